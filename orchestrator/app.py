@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
-    from orchestrator.money.prices.table import PriceTable
     from orchestrator.money.reservations import Scope
     from orchestrator.money.usage_recorder import UsageRecorder
     from orchestrator.results.records import RunRecord
+    from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
+    from orchestrator.runs.source.api import Source
     from orchestrator.schedules.due import Firing
     from orchestrator.schedules.fire import Scheduler
     from orchestrator.views.dashboard.server import Server
@@ -90,6 +91,13 @@ def recover_runs(services: Services, run_ids: Sequence[str]) -> None:
     from orchestrator.hosts.recover import recover
 
     recover(services, run_ids)
+
+
+def run_on_builder(services: Services, saved: SavedPlan, source: Source | None) -> RunRecord | None:
+    """Runs local steps on a builder; loaded only where one is used."""
+    from orchestrator.runs.builder import run_there
+
+    return run_there(services, saved, source)
 
 
 def recover_sessions(services: Services) -> None:
@@ -182,10 +190,10 @@ def link(hosts: Connector, target: Target, watcher: Observer) -> ReconnectingHos
 def services(options: Options, watcher: Observer, hosts: Connector | None = None) -> Services:
     """All that a workflow may touch, wired to the real world."""
     from orchestrator.leases.session_files import SessionFiles, shared_folder
-    from orchestrator.money.recording_clouds import RecordingClouds
+    from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.secrets import Secrets
-    from orchestrator.runs.notify.notifier import Notifier
+    from orchestrator.runs.notifier import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
 
@@ -207,7 +215,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     known_hosts = hosts or connector(known_clouds)
 
     def prepare(target: CloudTarget, limit_s: float) -> None:
-        from orchestrator.hosts.first_wake import FirstWake
+        from orchestrator.hosts.prepare import FirstWake
 
         FirstWake(target, functools.partial(fabric_connection, hosts=known_hosts), clock, watcher, limit_s).carry_out()
 
@@ -232,6 +240,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         secrets=Secrets(workspace.config.secrets),
         recover_runs=recover_runs,
         recover_sessions=recover_sessions,
+        run_on_builder=run_on_builder,
         left_on=options.left_on,
     )
     options.uses(made)
@@ -321,8 +330,7 @@ def fabric_connection(target: Target, hosts: Connector | None = None) -> Connect
 
 def scheduler(workspace: Workspace) -> Scheduler:
     """The schedules of a workspace."""
-    from orchestrator.schedules.fire import Scheduler
-    from orchestrator.schedules.firings import FiringRecords
+    from orchestrator.schedules.fire import FiringRecords, Scheduler
 
     config, records = workspace.config, FiringRecords(workspace.results_dir)
     return Scheduler(config.schedules, records, spending_book(workspace), config.budget, SystemClock())
@@ -332,7 +340,7 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decides what is due, launches it, and completes the runs that a dead controller left."""
     from orchestrator.base.errors import DiskError
     from orchestrator.hosts import recover
-    from orchestrator.runs.notify.notices import of_refusal
+    from orchestrator.runs.notices import of_refusal
     from orchestrator.runs.reopen import known
     from orchestrator.schedules.fire import launch
 
@@ -381,15 +389,3 @@ def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> t
     workspace, server = options.workspace(), bind(port, announce)
     argv = (sys.executable, "-P", "-m", "orchestrator.cli.entry", "-C", str(workspace.root))
     return server, Backend(workspace.root, workspace.config, services(options, Observer()), argv, version())
-
-
-def price_table(*, refresh: bool = False) -> PriceTable:
-    """The price list in force; with ``refresh``, fetches today's and stores it. Raises FcctlError."""
-    from orchestrator.money.prices import file as price_file
-    from orchestrator.providers.gcp.list_prices import LIST_PRICES
-
-    if refresh:
-        from orchestrator.providers.gcp.prices import fetch
-
-        price_file.write(fetch(LIST_PRICES))
-    return price_file.read(lambda: LIST_PRICES) or LIST_PRICES

@@ -7,7 +7,7 @@ and as many as fit :data:`BUDGET_S`, by what each took when it last ran here.
 
 from __future__ import annotations
 
-import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,12 +94,15 @@ def sources() -> Mapping[str, Path]:
     return found
 
 
+#: A statement of one line, or of several between parentheses. Python's own parser takes ten times as long.
+IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (?:\(([^)]*)\)|([^\n#]*))|import ([^\n#]*))", re.MULTILINE)
+
+
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for module, many, one, plain in IMPORT.findall(path.read_text()):
+        listed = re.sub("#.*", "", many or one or plain).split(",")
+        names = (name.split()[0] for name in listed if name.strip())
+        yield from (f"{module}.{name}" if module else name for name in names)
 
 
 @cache

@@ -54,7 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of processes import fcctl: each would compile it anew where the compiled modules may not be kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    os.environ["PATH"] = path_without_shims(os.environ["PATH"])
+    # Asking CUDA itself whether there is a GPU begins to use it, and what has been forked after that cannot.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # The first Python on PATH has torch: the host program looks for one that has, in each new home, and starts others.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{path_without_shims(os.environ['PATH'])}"
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's spin, too; none of its products here is large
     # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three
     # times the processor time. FlashCore's own threads have tests that say how many they want.

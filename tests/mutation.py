@@ -31,7 +31,7 @@ from tests.changed import ALWAYS, ROOT, choose, distances
 #: Subject -> the files, as patterns from the repository's root.
 SUBJECTS = {
     "money": ("orchestrator/money/*.py", "orchestrator/runs/cost/*.py"),
-    "journal": ("orchestrator/base/journal.py", "orchestrator/base/files.py", "orchestrator/base/lock.py"),
+    "journal": ("orchestrator/base/journal.py", "orchestrator/base/files.py", "orchestrator/base/journal.py"),
     "schedules": ("orchestrator/schedules/*.py",),
     "collect": ("orchestrator/runs/transfer.py", "orchestrator/results/store/*.py"),
     "compare": ("orchestrator/results/compare/*.py", "orchestrator/results/statistics/*.py"),

@@ -4,6 +4,8 @@ The kernels are plain shared libraries behind the C interface of ``csrc/flashcor
 with ctypes and measures them against PyTorch. Needs torch and numpy; runs on Python >= 3.9.
 """
 
+from __future__ import annotations
+
 import sys
 
 if sys.version_info < (3, 9):  # noqa: UP036 (whatever Python the GPU machine has runs this)

@@ -42,17 +42,22 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from flashcore import build, registry
 from flashcore.errors import FlashcoreError, Unsupported
-from flashcore.launch import DTYPES, LOWER_RIGHT, Kernel, mask_fits
+from flashcore.extras import ANY, LOWER_RIGHT, Scores, with_lower_right
+from flashcore.launch import DTYPES, Kernel, mask_fits
 
 NAME = "flashcore::attention"
 SCHEMA = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
-    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False, bool lower_right=False) -> Tensor"
+    "bool is_causal=False, Tensor? alibi_slopes=None, *, float? scale=None, bool enable_gqa=False, "
+    "bool lower_right=False, int window_left=-1, int window_right=-1, float softcap=0.0) -> Tensor"
 )
 #: The kernel that computes, and the one where at most so many queries, those of all heads that share keys, read at
 #: least so many keys: with fewer the flagship is as fast. Each is compiled when it is first needed.
 VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
+EXTENDED = registry.VARIANTS["extended"]  # for windows, softcap, ALiBi and packed sequences
 MOST_ROWS, LEAST_KEYS = 16, 1024
+#: Of the flagship's head dimensions, those that were checked and timed on a GPU.
+HEAD_DIMS = (64, 128)
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -73,19 +78,29 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     lower_right: bool = False,
+    *,
+    window: tuple[int, int] = ANY,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``softmax(scale * query key^T) value`` for [B, H, S, D] tensors; arguments as ``scaled_dot_product_attention``,
     and ``lower_right``: query i sees key j only where j <= i + S_kv - S_q (and ``attn_mask`` lets it).
 
+    ``window``, ``softcap`` and ``alibi_slopes`` (float32, [H] or [B, H]) are FlashAttention's: query i, at key p = i +
+    S_kv - S_q (p = i with ``is_causal``), sees keys p - left to p + right (-1: all); a score s becomes softcap *
+    tanh(s / softcap), less slope * |p - j|.
+
     Raises:
-        Unsupported: when a gradient through the output is asked for.
+        Unsupported: when a gradient through the output is asked for; dropout together with one of the last three.
         RuntimeError: what PyTorch raises for arguments that do not fit together.
     """
     if attn_mask is not None and not is_causal and isinstance(attn_mask, CausalBias):
         lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
         attn_mask, is_causal = None, not lower_right
+    plain = window == ANY and softcap == 0.0 and alibi_slopes is None
     if (
-        not torch.compiler.is_compiling()
+        plain
+        and not torch.compiler.is_compiling()
         and dropout_p == 0.0
         and not (lower_right and is_causal)
         and (enable_gqa or key.shape[1:2] == query.shape[1:2])
@@ -96,8 +111,9 @@ def attention(
     if not torch.compiler.is_compiling():
         _refuse_tangents(query, key, value)
     return torch.ops.flashcore.attention.default(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa, lower_right=lower_right
-    )
+        query, key, value, attn_mask, dropout_p, is_causal, alibi_slopes, scale=scale, enable_gqa=enable_gqa,
+        lower_right=lower_right, window_left=window[0], window_right=window[1], softcap=softcap,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -143,7 +159,7 @@ def _operator(
     plain = type(query) is type(key) is type(value) is torch.Tensor and (mask is None or type(mask) is torch.Tensor)
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
     known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
-    name = _chosen(query, key, causal, mask)
+    name = _chosen(query, key, mask)
     there = known and (mask is None or mask.dim() == 4)
     kernel, way = (_kernel(name), _decode_way() if name == DECODE else _short_way()) if there else (None, None)
     if kernel is not None and way is not _operator:
@@ -153,13 +169,15 @@ def _operator(
 
 def _beyond(*call: Any) -> Any:
     """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
-    name = _chosen(call[0], call[1], call[3], call[6])
+    name = _chosen(call[0], call[1], call[6])
     return (_decode_way() if name == DECODE else _operator)(*call)
 
 
-def _chosen(query: torch.Tensor, key: torch.Tensor, causal: int, mask: torch.Tensor | None) -> str:
-    """The variant for tensors that fit. Decode's mask to the lower right corner was not tried on a GPU yet."""
-    if mask is not None or causal == LOWER_RIGHT or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
+def _chosen(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> str:
+    """The variant for tensors that fit."""
+    if mask is not None or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
+        return VARIANT.name
+    if query.shape[3] not in registry.VARIANTS[DECODE].head_dims:
         return VARIANT.name
     return DECODE if query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] else VARIANT.name
 
@@ -179,7 +197,7 @@ def _fits(
     heads = key.shape[1]
     if key.shape[0] != B or key.shape[3] != D or not heads or (heads != H and (not enable_gqa or H % heads)):
         return False
-    if query.dtype not in DTYPES or D not in VARIANT.head_dims or not query.numel() or not key.numel():
+    if query.dtype not in DTYPES or D not in HEAD_DIMS or not query.numel() or not key.numel():
         return False
     if H > MAX_GRID or B > MAX_GRID or (causal and S > 16 * MAX_GRID) or not _takes(mask, query, key, causal):
         return False
@@ -188,11 +206,16 @@ def _fits(
 
 
 def _takes(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, causal: int) -> bool:
-    """Whether the flagship takes this mask; PyTorch refuses one beside ``is_causal``."""
+    """Whether the flagship takes these masks; PyTorch refuses ``mask`` beside ``is_causal``."""
+    D = query.shape[3]
+    if causal == LOWER_RIGHT and D not in VARIANT.lower_right:
+        return False
     if mask is None:
         return True
+    if D not in VARIANT.masks or causal == 1:
+        return False
     full = (*query.shape[:3], key.shape[2])
-    return causal != 1 and mask.device == query.device and mask.dim() <= 4 and mask_fits(_four(mask), full)
+    return mask.device == query.device and mask.dim() <= 4 and mask_fits(_four(mask), full)
 
 
 def _four(mask: torch.Tensor) -> torch.Tensor:
@@ -260,17 +283,24 @@ def _eager(
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    alibi_slopes: torch.Tensor | None = None,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
     lower_right: bool = False,
+    window_left: int = ANY[0],
+    window_right: int = ANY[1],
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     _refuse_tangents(query, key, value)
     query, key, value = (t.detach() if t.requires_grad else t for t in (query, key, value))
     causal = LOWER_RIGHT if lower_right else is_causal
+    scores = Scores((window_left, window_right), softcap, alibi_slopes)
+    if scores.window != ANY or softcap or alibi_slopes is not None:
+        return _with_scores(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa, scores)
     once = dropout_p == 0.0 and not (is_causal and lower_right)
     if once and _fits(query, key, value, causal, enable_gqa, attn_mask):
-        kernel = _kernel(_chosen(query, key, causal, attn_mask))
+        kernel = _kernel(_chosen(query, key, attn_mask))
         if kernel is not None:
             mask = None if attn_mask is None else _four(attn_mask)
             return kernel(query, key, value, causal=causal, scale=scale, mask=mask)
@@ -281,13 +311,29 @@ def _eager(
     return found if found.stride() == out.stride() else out.copy_(found)
 
 
-def with_lower_right(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """``mask``, boolean or added to scores, and the causal one whose diagonal ends in the lower right corner."""
-    S_q, S_kv = query.shape[-2], key.shape[-2]
-    causal = torch.ones(S_q, S_kv, dtype=torch.bool, device=query.device).tril(S_kv - S_q)
-    if mask is None:
-        return causal
-    return mask & causal if mask.dtype is torch.bool else mask.masked_fill(~causal, float("-inf"))
+def _with_scores(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    causal: int,
+    scale: float | None,
+    enable_gqa: bool,
+    scores: Scores,
+) -> torch.Tensor:
+    if dropout_p:
+        raise Unsupported(f"{NAME} has no dropout with a window, softcap or ALiBi", hint="use dropout_p=0.0")
+    scores.check(query)
+    fits = query.shape[-1] in EXTENDED.head_dims and _fits(query, key, value, causal, enable_gqa, mask)
+    kernel = _kernel(EXTENDED.name) if fits else None
+    if kernel is not None:
+        four = None if mask is None else _four(mask)
+        return kernel.extended((scores,), query, key, value, causal=causal, scale=scale, mask=four)
+    if query.shape[-3] != key.shape[-3] and not enable_gqa:
+        raise RuntimeError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: pass enable_gqa=True")
+    found = scores.attention(query, key, value, mask, causal, scale)
+    return _like(query, found.shape, found.dtype).copy_(found)
 
 
 def _fake(
@@ -330,7 +376,10 @@ def _no_backward(_context: Any, *_gradients: Any) -> None:
 def _autocast(device: str) -> Any:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))  # noqa: SLF001
 
-    def cast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+    def cast(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+        *others: Any, **named: Any,
+    ) -> torch.Tensor:  # fmt: skip
         dtype = torch.get_autocast_dtype(device)
 
         def lowered(x: Any) -> Any:
@@ -338,9 +387,8 @@ def _autocast(device: str) -> Any:
             return x.to(dtype) if eligible and x.device.type == device else x
 
         with torch._C._ExcludeDispatchKeyGuard(keys):  # noqa: SLF001
-            return torch.ops.flashcore.attention.default(
-                *map(lowered, (query, key, value, *others)), **{k: lowered(x) for k, x in named.items()}
-            )
+            tensors = map(lowered, (query, key, value, attn_mask))
+            return torch.ops.flashcore.attention.default(*tensors, *others, **named)
 
     return cast
 

@@ -3,8 +3,8 @@
 Each is checked on lengths beside tile sizes, on both sides, with and without a causal mask; many steps and many blocks;
 shared heads of keys; hostile values and other scales; strided inputs and outputs; and must give the same bits again.
 Those that take masks are checked on them, too: padding on either side with hostile lengths, holes, masks of rows and
-heads, a causal mask whose diagonal ends in the lower right corner. Inputs and what they must give are computed once for
-all tilings of a type and head dimension.
+heads, a causal mask whose diagonal ends in the lower right corner; those that change scores: windows, caps, slopes.
+Inputs and what they must give are computed once for all tilings of a type and head dimension.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashcore.errors import FlashcoreError
+from flashcore.extras import ANY, LOWER_RIGHT, Scores
 from flashcore.registry import Variant
 from flashcore.shapes import Shape
 
@@ -33,8 +34,7 @@ TAILS = ((1, 1), (1, 300), (130, 1), (17, 129), (65, 63), (129, 257), (300, 77),
 #: each group of any tiling.
 WATCHED = ((1, 2, 65, 2, 65), (2, 4, 33, 2, 130), (1, 1, 70, 1, 1100))
 REPEATS = 3
-LOWER_RIGHT = 2  # as flashcore.launch has it, which needs torch
-_NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?m?")
+_NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?m?c?")
 #: Bytes of shared memory that a block may have, by compute capability; others: the last (csrc/flagship.cuh).
 SHARED = {(8, 0): 163, (8, 7): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227}
 LEAST = 99
@@ -69,12 +69,13 @@ class Tiling:
     @property
     def masked(self) -> bool:
         """Whether it takes masks."""
-        return self.name.endswith("m")
+        return self.name.endswith(("m", "mc"))
 
     def takes(self, case: Case) -> bool:
         """Numbers of splits take a causal mask to the lower right corner, but no others."""
         lower_right = self.masked or not self._sizes
-        return (self.masked or not case.mask) and (lower_right or case.causal != LOWER_RIGHT)
+        scored = self.name.endswith("c") or not case.scored
+        return scored and (self.masked or not case.mask) and (lower_right or case.causal != LOWER_RIGHT)
 
     @property
     def warps(self) -> int:
@@ -99,7 +100,8 @@ class Tiling:
         the name does not tell sizes: that of a number of splits (csrc/decode.cu), which fit any."""
         if not self._sizes:
             return 0
-        large = "q" in self.name or self.shared > self._shared[0]
+        first = self._sizes[0]
+        large = ("q" in self.name and first.warp_rows > 16) or self.shared > self._shared[0]
         return max(self.shared, 100 * 1024) if large else self.shared
 
     def fits(self, capability: tuple[int, int]) -> bool:
@@ -132,12 +134,21 @@ class Case:
     layout: str = ""  # of Q, K, V and the output: packed, sliced, [B,S,H,D]
     repeats: int = 1
     mask: str = ""  # one of inputs.MASKS
+    window: tuple[int, int] = ANY  # here and below: of flashcore.extras.Scores
+    softcap: float = 0.0
+    alibi: bool = False
+
+    @property
+    def scored(self) -> bool:
+        return self.window != ANY or self.softcap > 0 or self.alibi
 
     def options(self, seed: int, device: str) -> dict[str, Any]:
         from flashcore import inputs
 
         found: dict[str, Any] = {"causal": self.causal} | ({} if self.scale is None else {"scale": self.scale})
-        return found | ({"mask": inputs.mask(self.mask, self.shape, seed, device)} if self.mask else {})
+        found |= {"mask": inputs.mask(self.mask, self.shape, seed, device)} if self.mask else {}
+        slopes = inputs.slopes(self.shape.H, device) if self.alibi else None
+        return found | ({"scores": Scores(self.window, self.softcap, slopes)} if self.scored else {})
 
 
 def cases(D: int) -> Iterator[Case]:
@@ -159,6 +170,7 @@ def cases(D: int) -> Iterator[Case]:
     for heads in (1, 2, 5):
         yield Case("one query", Shape(2, 10, 1, D, 1000), heads=heads, layout="[B,S,H,D]", repeats=REPEATS)
     yield from _with_masks(D)
+    yield from _with_scores(D)
 
 
 def _with_masks(D: int) -> Iterator[Case]:
@@ -173,6 +185,21 @@ def _with_masks(D: int) -> Iterator[Case]:
     yield Case("many steps", Shape(7, 2, 33, D, 1040), mask="left", repeats=REPEATS)
     yield Case("shared heads", Shape(2, 6, 100, D, 130), causal=LOWER_RIGHT, heads=2, mask="heads", layout="[B,S,H,D]")
     yield Case("hot_row", Shape(2, 2, 320, D), "hot_row", mask="holes", scale=-0.3)
+
+
+def _with_scores(D: int) -> Iterator[Case]:
+    from flashcore.cases import HOSTILE
+
+    windows = itertools.cycle(((0, 0), (1, 5), (64, 0), (100, -1), (-1, 20), (10_000, 10_000), (63, 64)))
+    for causal, (S_q, S_kv) in itertools.product((False, False, True, LOWER_RIGHT), TAILS):
+        yield Case("window", Shape(1, 2, S_q, D, S_kv), causal=causal, window=next(windows))
+    for values in HOSTILE:
+        yield Case(values, Shape(1, 4, 320, D), values, softcap=30.0, scale=-0.3)
+        yield Case(values, Shape(1, 4, 320, D), values, causal=True, window=(70, 0), alibi=True)
+    yield Case("shared heads", Shape(2, 6, 100, D, 130), heads=2, softcap=2.0, alibi=True, layout="[B,S,H,D]")
+    yield Case("many steps", Shape(1, 2, 1025, D), window=(300, 200), softcap=50.0, alibi=True, repeats=REPEATS)
+    for mask in ("left", "rows"):
+        yield Case(mask, Shape(7, 2, 70, D, 192), causal=LOWER_RIGHT, mask=mask, window=(40, 0), softcap=5.0)
 
 
 def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[str, Any]]:
@@ -228,6 +255,8 @@ def _judged(kernel: Kernel, tilings: Sequence[Tiling], seed: int) -> dict[Tiling
     forced = {one: kernel.forced(one.number) for one in tilings}
     worst: dict[Tiling, tuple[Trial, int]] = {}
     for at, case in enumerate(cases(tilings[0].D) if tilings else ()):
+        if not any(one.takes(case) for one in tilings):
+            continue
         tensors = _tensors(case, tilings[0].dtype, kernel.variant.device, seed + at)
         options = case.options(seed + at, kernel.variant.device)
         known = expected_of(kernel.variant, tensors, kernel.built.configuration, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -31,11 +32,14 @@ def judge(
     known: Expected | None = None,
     **options: Any,
 ) -> Trial:
-    """Launch once and compare with float64, or with what is ``known`` of it. ``options`` are causal and scale."""
+    """Launch once and compare with float64, or with what is ``known`` of it. ``options`` are causal, scale, mask and
+    scores."""
     label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
     before = [t.clone() for t in tensors]
     try:
-        kernel(*tensors, out=target.out, **options)
+        plain = {name: value for name, value in options.items() if name != "scores"}
+        call = functools.partial(kernel.extended, (options["scores"],)) if "scores" in options else kernel
+        call(*tensors, out=target.out, **plain)
         synchronize(kernel)
         out = target.out.clone()
         untouched = all(map(torch.equal, tensors, before))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from flashcore.cases import HOSTILE, fresh_seeds, shaped  # noqa: F401
+from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.shapes import Shape
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -31,6 +34,11 @@ def draw(
     return q, k, v
 
 
+def options(shape: Shape) -> dict[str, Any]:
+    """Arguments of a call that a shape asks for: those of its window, for which a kernel must take scores."""
+    return {} if shape.window is None else {"causal": LOWER_RIGHT, "scores": Scores((shape.window, 0))}
+
+
 #: Of :func:`mask`: padding behind the keys and before them, the former given to each row, too; any keys, those of
 #: a row, those of a head's row; padding before the keys and a causal mask to the lower right corner, as models do.
 MASKS = ("right", "left", "expanded", "holes", "rows", "heads", "triangle")
@@ -52,3 +60,8 @@ def mask(kind: str, shape: Shape, seed: int, device: str) -> torch.Tensor:
         triangle = torch.ones(shape.S, shape.keys, dtype=torch.bool, device=device).tril(shape.keys - shape.S)
         return padding & triangle
     return padding.expand(shape.B, 1, shape.S, shape.keys) if kind == "expanded" else padding
+
+
+def slopes(heads: int, device: str) -> torch.Tensor:
+    """Of ALiBi, as its paper has them for so many heads: 2^(-8 / heads), its square, ..; [H] in float32."""
+    return (2.0 ** (-8 * torch.arange(1, heads + 1) / heads)).to(device)

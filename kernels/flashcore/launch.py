@@ -17,6 +17,7 @@ import torch
 from flashcore import dispatch
 from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
+from flashcore.extras import LOWER_RIGHT, Extra, whole
 from flashcore.library import Args, Strides, load
 from flashcore.registry import Variant
 from flashcore.shapes import Shape
@@ -31,8 +32,6 @@ Call = tuple[
 ]
 Slow = Callable[..., torch.Tensor]  # of a Call's elements
 
-#: ``causal`` of a mask whose diagonal ends in the lower right corner.
-LOWER_RIGHT = 2
 #: By their number in flashcore_args.
 DTYPES = (torch.float16, torch.bfloat16)
 
@@ -116,6 +115,13 @@ class Kernel:
         """
         return self._call_from_python(q, k, v, causal, scale, out, mask)
 
+    def extended(
+        self, extras: tuple[Extra, ...], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: int = False,
+        scale: float | None = None, out: torch.Tensor | None = None, mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """A call with ``extras``, which the variant must take; else as any. Raises: as :meth:`__call__`."""
+        return self._call_from_python(q, k, v, causal, scale, out, mask, extras)
+
     def launcher(self, slow: Slow) -> Any:
         """Calls this kernel in C for layouts that :meth:`teach` told it in the same state of the thread (autocast,
         mode, transform), else ``slow`` with the elements of a :data:`Call`. None where calls cannot be made in C, see
@@ -155,8 +161,10 @@ class Kernel:
         scale: float | None,
         out: torch.Tensor | None,
         mask: torch.Tensor | None,
+        extras: tuple[Extra, ...] = (),
     ) -> torch.Tensor:
         q, k, v = self._resolved(q, k, v, out)
+        extras = extras or (whole(k, v) if self.variant.pages else ())
         asked = (q, k, v, causal, scale, out, mask)
         if out is None:
             out = torch.empty_like(q)
@@ -169,13 +177,14 @@ class Kernel:
             q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
             device, k.get_device(), v.get_device(), q.requires_grad, k.requires_grad, v.requires_grad,
             causal, scale, layout, mask is not None and (mask.shape, mask.stride(), mask.dtype, mask.get_device()),
+            *(extra.key for extra in extras),
         )  # fmt: skip
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
-            template = self._templates[key] = self._template(q, k, v, out, causal, scale, mask)
-        if not self.dispatch_missing:
+            template = self._templates[key] = self._template(q, k, v, out, causal, scale, mask, extras)
+        if not self.dispatch_missing and not extras:
             _tell(self, asked, template, out)
         if template.workspace:  # freed at the end of this call, for who comes later on this stream
             workspace = torch.empty(template.workspace, dtype=torch.uint8, device=q.device)
@@ -187,6 +196,7 @@ class Kernel:
         args.mask = mask.data_ptr() if mask is not None else None
         if template.workspace:
             args.workspace = workspace.data_ptr()
+        _point(extras, args)
         if not (at_q and at_k and at_v and at_o):  # a tensor without memory: get_device() of meta is that of cpu
             _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
         if (at_q | at_k | at_v | at_o) % self._alignment:
@@ -238,9 +248,15 @@ class Kernel:
         causal: int,
         scale: float | None,
         mask: torch.Tensor | None,
+        extras: tuple[Extra, ...] = (),
     ) -> Args:
         """All but the addresses; in place of the workspace's is its size in bytes."""
         _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
+        for extra in extras:
+            if not getattr(self.variant, extra.needs):
+                raise Unsupported(
+                    f"{self.variant.name} does not support {extra.needs}", hint="python -m flashcore list"
+                )
         B, H, S_q, D = q.shape
         args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D)
         for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out)):
@@ -253,6 +269,8 @@ class Kernel:
         args.tiling = self._tiling
         if mask is not None:
             args.mask_stride = Strides(*(s if n > 1 else 0 for n, s in zip(mask.shape[:3], mask.stride())))  # noqa: B905
+        for extra in extras:
+            extra.fill(args)
         if self._workspace_bytes is not None:
             with torch.cuda.device_of(q):  # a library that chooses does so for the current device
                 args.workspace = self._workspace_bytes(args)
@@ -275,6 +293,11 @@ def _workspace(library: Any) -> Callable[[Args], int] | None:
     if function is not None:
         function.argtypes, function.restype = [ctypes.POINTER(Args)], ctypes.c_size_t
     return function
+
+
+def _point(extras: tuple[Extra, ...], args: Args) -> None:
+    for extra in extras:
+        extra.point(args)
 
 
 def _no_stream(_device: int) -> int:
@@ -303,7 +326,8 @@ def _refuse_unsupported(
     if 0 in q.shape or 0 in k.shape:
         raise Unsupported("attention needs tensors that are not empty", cause=f"q {tuple(q.shape)}, k {tuple(k.shape)}")
     heads_fit = H % k.shape[1] == 0 if variant.grouped_heads else k.shape[1] == H
-    if tuple(k.shape) != (B, k.shape[1], k.shape[2], D) or not heads_fit or v.shape != k.shape or out.shape != q.shape:
+    keys = (k.shape[0] if variant.pages else B, k.shape[1], k.shape[2], D)
+    if tuple(k.shape) != keys or not heads_fit or v.shape != k.shape or out.shape != q.shape:
         shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in tensors.items())
         few = "; H of k and v must divide H of q" if variant.grouped_heads else ""
         hint = f"q, out [B,H,S_q,D]; k, v [B,H,S_kv,D]{few}"
@@ -314,20 +338,26 @@ def _refuse_unsupported(
         raise Unsupported(
             f"{variant.name} does not support head dimension {D}", hint=f"it supports {list(variant.head_dims)}"
         )
-    _refuse_masks(variant, causal, mask, (B, H, q.shape[2], k.shape[2]), q.device)
+    _refuse_masks(variant, causal, mask, (B, H, q.shape[2], k.shape[2]), D, q.device)
 
 
 def _refuse_masks(
-    variant: Variant, causal: int, mask: torch.Tensor | None, full: tuple[int, ...], device: torch.device
+    variant: Variant, causal: int, mask: torch.Tensor | None, full: tuple[int, ...], D: int, device: torch.device
 ) -> None:
-    if causal and not variant.causal:
+    if causal == 1 and not variant.causal:
         raise Unsupported(f"{variant.name} does not support a causal mask", hint="python -m flashcore list")
-    if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and not variant.lower_right):
-        raise Unsupported(f"{variant.name} does not support causal={causal}", hint="causal is False, True or 2")
+    if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and D not in variant.lower_right):
+        raise Unsupported(
+            f"{variant.name} does not support causal={causal} at head dimension {D}",
+            hint=f"causal is False or True, or, at head dimensions {list(variant.lower_right)}, 2",
+        )
     if mask is None:
         return
-    if not variant.masks:
-        raise Unsupported(f"{variant.name} does not support a mask", hint="python -m flashcore list")
+    if D not in variant.masks:
+        raise Unsupported(
+            f"{variant.name} does not support a mask at head dimension {D}",
+            hint=f"it does at head dimensions {list(variant.masks)}" if variant.masks else "python -m flashcore list",
+        )
     if not mask_fits(mask, full) or mask.device != device:
         raise Unsupported(
             f"{variant.name} does not support this mask",

@@ -33,6 +33,17 @@ class Args(ctypes.Structure):
         ("tiling", ctypes.c_int32),
         ("mask", ctypes.c_void_p),
         ("mask_stride", Strides),
+        ("window_left", ctypes.c_int32),
+        ("window_right", ctypes.c_int32),
+        ("softcap", ctypes.c_float),
+        ("slopes", ctypes.c_void_p),
+        ("slope_batch", ctypes.c_int64),
+        ("starts_q", ctypes.c_void_p),
+        ("starts_k", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("table_stride", ctypes.c_int64),
+        ("page_keys", ctypes.c_int32),
     )
 
 

@@ -109,6 +109,8 @@ def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, in
         held = (ctypes.c_int32 * len(each))(*blocks)
         found.update({one: [] for one in each if one.fits(chip.capability)})
         for shape, mask in shapes(D):
+            if mask == BOOLEAN and D not in built.variant.masks:
+                continue
             args = Args(B=1, H=shape.H, S_q=shape.S, S_kv=shape.keys, D=D, dtype=DTYPES.index(dtype))
             args.causal, args.mask = int(mask == CAUSAL), int(mask == BOOLEAN)  # the choice asks only if it is null
             number = library.flashcore_choice(ctypes.byref(args), ctypes.byref(device), held)

@@ -14,13 +14,12 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flashcore import roundings
+from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.roundings import Expected, Spread
 
 if TYPE_CHECKING:
     from flashcore.registry import Variant
 
-#: As flashcore.launch has it, which needs more than this.
-LOWER_RIGHT = 2
 Attention = Callable[..., torch.Tensor]
 #: Scores of a head up to which one thread is as fast as several: PyTorch's threads spin while they wait for each other.
 FEW_SCORES = 2**20
@@ -54,26 +53,30 @@ def attention64(
     causal: int = False,
     scale: float | None = None,
     mask: torch.Tensor | None = None,
+    scores: Scores | None = None,
 ) -> torch.Tensor:
-    """Attention in float64 by the definition, one batch and head at a time to bound memory; [B, H, S_q, D]. ``causal``
-    and ``mask`` are those of :class:`flashcore.launch.Kernel`; a row that sees no key is 0."""
+    """Attention in float64 by the definition, one batch and head at a time to bound memory; [B, H, S_q, D]. ``causal``,
+    ``mask`` and ``scores`` are those of :class:`flashcore.launch.Kernel`; a row that sees no key is 0."""
     out = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-    for at, head in _heads(q, k, v, causal, scale, mask):
+    for at, head in _heads(q, k, v, causal, scale, mask, scores):
         out[at] = head.out
     return out
 
 
 def _heads(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: int, scale: float | None, mask: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: int,
+    scale: float | None,
+    mask: torch.Tensor | None,
+    changed: Scores | None,
 ) -> Iterator[tuple[tuple[int, int], roundings.Head]]:
     """Each batch and head; K and V have as many heads as Q, or fewer."""
     share, factor = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
     for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
         one, keys, values = (x.double() for x in (q[b, h], k[b, h // share], v[b, h // share]))
-        scores = (one @ keys.T) * factor
-        if causal:
-            beyond = 1 + (len(keys) - len(one) if causal == LOWER_RIGHT else 0)
-            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu_(beyond), float("-inf"))
+        scores = (changed or Scores()).of(b, h).applied((one @ keys.T) * factor, causal)
         if mask is not None:
             scores.masked_fill_(~mask.expand(*q.shape[:3], len(keys))[b, h], float("-inf"))
         most = scores.amax(1, keepdim=True)
@@ -91,6 +94,7 @@ def expected(
     causal: int = False,
     scale: float | None = None,
     mask: torch.Tensor | None = None,
+    scores: Scores | None = None,
     eight_bits: str = "",
 ) -> Expected:
     """:func:`attention64` of ``q``, and of ``k`` and ``v`` with as many heads or fewer, and how near a right kernel
@@ -100,7 +104,7 @@ def expected(
     variance, gains = torch.empty_like(right), torch.empty_like(right[..., 0])
     gain, count = torch.empty_like(gains[..., 0]), torch.empty_like(gains[..., 0])
     with one_thread(q.shape[2] * k.shape[2]):
-        for at, head in _heads(q, k, v, causal, scale, mask):
+        for at, head in _heads(q, k, v, causal, scale, mask, scores):
             spread = roundings.of_head(head, rounded, eight_bits)
             right[at], variance[at], gains[at] = head.out, spread.variance, spread.gains
             gain[at], count[at] = spread.gain, spread.count
@@ -116,6 +120,8 @@ def expected_of(
     if eight_bits == "all":
         eight_bits = "int8" if (configuration or {}).get("QK_INT8") else "e4m3"
     found = expected(*tensors, eight_bits=eight_bits, **options)
+    if "scores" in options:  # PyTorch's has no such thing
+        return found
     q, k, v = tensors
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     theirs = roundings.measure(flash(q, k, v, **options).double(), found.right)
@@ -160,13 +166,23 @@ def names(device: str) -> list[str]:
     return ["sdpa"] if device == "cpu" else list(BACKENDS)
 
 
-def available_backends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wanted: Sequence[str]) -> list[str]:
+def windowed(q: torch.Tensor, k: torch.Tensor, _v: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    """The mask that is a shape's ``window``, for :func:`sdpa`; None without one."""
+    if window is None:
+        return None
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
+    return seen.triu(k.shape[2] - q.shape[2] - window)
+
+
+def available_backends(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wanted: Sequence[str], mask: torch.Tensor | None = None
+) -> list[str]:
     """Which of the backends ``wanted`` take these inputs here."""
     found = []
     for name in wanted:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings(), backend(name):
             warnings.simplefilter("ignore")  # PyTorch warns about each reason why a backend does not apply
-            sdpa(q, k, v)
+            sdpa(q, k, v, mask=mask)
             if q.is_cuda:
                 torch.cuda.synchronize()
             found.append(name)

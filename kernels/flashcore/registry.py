@@ -52,14 +52,17 @@ class Variant:
     head_dims: tuple[int, ...] = (64,)
     causal: bool = True
     grouped_heads: bool = False  # takes fewer heads of K and V than of Q
-    lower_right: bool = False  # takes a causal mask that ends in the lower right corner
-    masks: bool = False  # takes a boolean mask
+    lower_right: tuple[int, ...] = ()  # head dimensions of which it takes a causal mask to the lower right corner
+    masks: tuple[int, ...] = ()  # head dimensions of which it takes a boolean mask
+    scores: bool = False  # takes flashcore.extras.Scores
+    packed: bool = False  # takes sequences of different lengths one behind the other
+    pages: bool = False  # takes keys and values in pages
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of
     eight_bits: str = ""  # which operands have no more: all, or qk: those of Q K^T (flashcore.roundings)
     chooses: bool = False  # its library has many tilings and takes one by shape and device
     #: Those tilings, by type and head dimension, in the library's order: "64x32x64,2,2pt" is 64 rows, 32 rows per warp,
     #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q),
-    #: m (takes masks, and is chosen for calls that need that); or they are numbers of splits.
+    #: m (takes masks, and is chosen for calls that need that), c (changes scores); or they are numbers of splits.
     tilings: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
     #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
@@ -132,6 +135,9 @@ _CHOSEN_BY_SHAPE = {
 }  # fmt: skip
 _MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2tm", "128x32x64,1,2tm")
 _FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2ptm")
+_AROUND_96 = ("32x16x32,2,2pt", "64x16x48,1,2pt", "128x32x32,1,2pt", "64x16x64,1,2ptm")
+_FOR_256 = ("32x16x32,2,1q", "64x16x64,1,1q", "128x16x32,1,1q")
+_TYPES = ("float16", "bfloat16")
 _FLAGSHIP_TILINGS = {
     ("float16", 64): (
         "16x16x16,4,2pt", "16x16x32,4,2pt", "16x16x64,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt",
@@ -142,8 +148,14 @@ _FLAGSHIP_TILINGS = {
         "16x16x32,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt",
         "80x16x64,2,2pst", *_MASKED,
     ),
-    ("float16", 128): _FOR_128, ("bfloat16", 128): _FOR_128,
+    **{(dtype, 80): _AROUND_96 for dtype in _TYPES}, **{(dtype, 96): _AROUND_96 for dtype in _TYPES},
+    **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},
 }  # fmt: skip
+_EXTENDED_TILINGS = {
+    (dtype, D): ("64x16x64,1,2tmc", *(("128x32x64,1,2tmc",) if D == 64 else ()))
+    for dtype in ("float16", "bfloat16")
+    for D in (64, 128)
+}
 
 
 def _flagship_warps(c: Mapping[str, int]) -> int:
@@ -268,7 +280,7 @@ VARIANTS: dict[str, Variant] = {
             parameters=(
                 Parameter("TILE_M", (0, 16, 32, 64, 80, 96, 128), 0, "query rows per block; 0: all chosen by shape"),
                 Parameter("WARP_ROWS", (16, 32), 16, "query rows per warp"),
-                Parameter("TILE_N", (16, 32, 64, 128), 64, "keys per warp and step"),
+                Parameter("TILE_N", (16, 32, 48, 64, 128), 64, "keys per warp and step"),
                 Parameter("WARPS_KV", (1, 2, 4, 8), 1, "groups of warps that divide the keys of the same rows"),
                 Parameter("STAGES", (1, 2, 3, 4), 1, "tiles of K, and of V, in flight or in use, per group"),
                 Parameter(
@@ -280,7 +292,7 @@ VARIANTS: dict[str, Variant] = {
                 Parameter("STAGGERED", (0, 1), 0, "1: half of the groups start their copies after the others"),
                 Parameter("TENSOR_SUMS", (0, 1), 0, "1: compute row sums by mma with a column of ones"),
                 Parameter("SHARED_Q", (0, 1), 0, "1: read queries from shared memory in each step"),
-                Parameter("HEAD_DIM", (64, 128), 64, "head dimension of a library with one tiling; others have both"),
+                Parameter("HEAD_DIM", (64, 80, 96, 128, 256), 64, "head dimension of a library with one tiling"),
                 Parameter("BFLOAT16", (0, 1), 0, "1: a library with one tiling is for bfloat16 instead of FP16"),
                 Parameter("SWIZZLE", (0, 1), 1, "0: no swizzle, to measure the cost of bank conflicts"),
             ),
@@ -303,6 +315,14 @@ VARIANTS: dict[str, Variant] = {
                         _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
                     ),
                 ),
+                Constraint(
+                    "a warp's output must fit its registers: WARP_ROWS * HEAD_DIM <= 4096",
+                    lambda c: c["WARP_ROWS"] * c["HEAD_DIM"] <= 4096,
+                ),
+                Constraint(
+                    "groups share out columns in eights: HEAD_DIM is a multiple of 8 * WARPS_KV",
+                    lambda c: c["HEAD_DIM"] % (8 * c["WARPS_KV"]) == 0,
+                ),
                 Constraint("STAGGERED needs several groups: WARPS_KV >= 2", lambda c: c["WARPS_KV"] > c["STAGGERED"]),
                 Constraint("PIPELINED needs STAGES >= 2", lambda c: c["STAGES"] > c["PIPELINED"]),
                 Constraint(
@@ -323,16 +343,33 @@ VARIANTS: dict[str, Variant] = {
                 ),
             ),
             dtypes=("float16", "bfloat16"),
-            head_dims=(64, 128),
+            head_dims=(64, 80, 96, 128, 256),
             chooses=True,
             tilings=_FLAGSHIP_TILINGS,
             # As csrc/flagship.cu tells them apart, short ones together: 1.2 to 3 s of a processor each.
-            parts=(1024, 4, 32, 8 + 128, 16 + 256, 512, 1 + 64, 2, 2048, 4096, 8192, 16384),
+            parts=(1024, 4, 32, 8 + 128, 16 + 256, 512, 1 + 64, 2, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,
-            lower_right=True,
-            masks=True,
+            lower_right=(64, 80, 96, 128),
+            masks=(64, 80, 96, 128),
+            alignment=16,  # cp.async copies 16 bytes at a time
+        ),
+        Variant(
+            name="extended",
+            device="cuda",
+            source=CSRC / "extended.cu",
+            summary="the flagship's loop with windows, softcap and ALiBi, for packed sequences, too",
+            dtypes=("float16", "bfloat16"),
+            head_dims=(64, 128),
+            chooses=True,
+            tilings=_EXTENDED_TILINGS,
+            grouped_heads=True,
+            lower_right=(64, 128),
+            masks=(64, 128),
+            scores=True,
+            packed=True,
+            parts=(1 + 2, 4),  # as the source tells them apart: by type
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(
@@ -350,9 +387,28 @@ VARIANTS: dict[str, Variant] = {
             head_dims=(64, 128),
             chooses=True,
             # The number of splits, of which the first are forced one by one; any up to 256 is taken.
-            tilings=dict.fromkeys(_FLAGSHIP_TILINGS, ("1 split", *(f"{n} splits" for n in range(2, 6)))),
+            tilings={
+                (dtype, D): ("1 split", *(f"{n} splits" for n in range(2, 6))) for D in (64, 128) for dtype in _TYPES
+            },
             grouped_heads=True,
-            lower_right=True,
+            lower_right=(64, 128),
+            parts=(1 + 2, 4),  # as the source tells them apart: by type
+            alignment=16,  # rows are read 16 bytes at a time
+        ),
+        Variant(
+            name="paged",
+            device="cuda",
+            source=CSRC / "decode.cu",
+            summary="decode, of keys and values in pages of a cache",
+            parameters=(Parameter("PAGED", (1,), 1, "1: pages, a table of them, and lengths that the GPU reads"),),
+            dtypes=("float16", "bfloat16"),
+            head_dims=(64, 128),
+            causal=False,  # to the lower right corner of each batch's keys only
+            chooses=True,
+            grouped_heads=True,
+            lower_right=(64, 128),
+            pages=True,
+            parts=(1 + 2, 4),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(

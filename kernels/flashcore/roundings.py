@@ -14,6 +14,8 @@ The kernel of 8 bits (csrc/fp8.cu) takes V's mean out first, rounds V, too, and 
 weights, so that of P's error only what moves weight between values counts: (V_jd - O_id)^2. Its Q and K are signed
 bytes, a scale for each row, or E4M3; what that does to a score is a relative error of its weight. csrc/int8.cu has
 such Q and K alone: an error of a score moves weight between values, as there, and P, V and sums are those of 16 bits.
+Both take scores' errors for independent: where V follows K (V = K, say), a query's own error is in all of its scores
+alike, and a right kernel errs by more than this.
 
 An error passes if it is at most ``MARGIN`` times what follows from that variance, with room for chance at ``Z``
 standard deviations: each element, and the RMS of each row, of each head, and of all. So does the gain,

@@ -24,11 +24,12 @@ from flashcore import audit, check, inputs, reference, timing
 from flashcore.apart import Code
 from flashcore.build import Built
 from flashcore.errors import FlashcoreError
+from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.launch import Kernel
 from flashcore.registry import Variant
 
 GO = b"go "
-DTYPES = (torch.float16, torch.bfloat16, torch.bool)
+DTYPES = (torch.float16, torch.bfloat16, torch.bool, torch.float32)
 _NO_NEW_PRIVILEGES, _CAPABILITIES_V3 = 38, 0x20080522
 
 Set = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v, out
@@ -125,22 +126,30 @@ class Served:
         return torch.as_strided(typed, size, stride, at // typed.element_size())
 
     # -------------------------------------------------------------------------------------------- calls
-    def _do_call(self, subject: int, tensors: list[Any], options: dict[str, Any]) -> None:
-        q, k, v, out, *mask = (self._tensor(*one) for one in tensors)
-        self._subjects[subject](q, k, v, out=out, **options, **({"mask": mask[0]} if mask else {}))
+    def _do_call(self, subject: int, tensors: dict[str, Any], options: dict[str, Any]) -> None:
+        given = {name: self._tensor(*one) for name, one in tensors.items()}
+        q, slopes = given["q"], given.pop("slopes", None)
+        call: Any = self._subjects[subject]
+        if "window" in options:
+            scores = Scores(tuple(options.pop("window")), options.pop("softcap"), slopes)
+            call = functools.partial(call.extended, (scores,))
+        call(given.pop("q"), given.pop("k"), given.pop("v"), **given, **options)
         _synchronize(q)
 
     def _do_plan(
-        self, number: int, subject: int, mode: str, sets: list[Any], call_us: float, shift: int
+        self, number: int, subject: int, mode: str, sets: list[Any], call_us: float, shift: int, window: int | None
     ) -> dict[str, Any]:
         """``sets`` will be worked on together, each time that ``go`` names this ``number``."""
         self._plans.pop(number, None)
         runs, made = self._subjects[subject], [tuple(self._tensor(*one) for one in each) for each in sets]
         if isinstance(runs, str):
             with reference.backend(runs):
-                plan, timer = _planned(reference.sdpa, mode, made, call_us, shift, gives=False)
+                theirs = functools.partial(reference.sdpa, mask=reference.windowed(*made[0][:3], window))
+                plan, timer = _planned(theirs, mode, made, call_us, shift, gives=False)
             self._plans[number] = functools.partial(_in_backend, runs, plan), timer
         else:
+            if window is not None:
+                runs = functools.partial(runs.extended, (Scores((window, 0)),), causal=LOWER_RIGHT)
             plan, timer = _planned(runs, mode, made, call_us, shift, gives=True)
             self._plans[number] = plan, timer
         graphs = timer.graphs if isinstance(timer, timing.Graph) else 1

@@ -34,6 +34,9 @@ WALL_US, MAX_CALLS = 2000.0, 64
 LEAD_IN_S = 0.005
 #: Random numbers that inputs are pieces of, at a random place each time.
 POOL, PIECES = 2**23, 2**16
+#: .. at least so far from those of the next parts of large inputs, more than a row: a key and its value may lie a
+#: multiple of POOL apart, and are never the same numbers (8-bit errors of a query add up where values follow keys).
+APART = 512
 #: Of samples whose inputs are those of the last one but for a row: who looks at a part of them is found out.
 ALMOST_SAME = 0.25
 #: Timed samples that are compared with float64, of each of the two kinds.
@@ -59,6 +62,7 @@ class Sets:
         self.groups, self._count, self._sizes = list(groups), sum(groups), sizes
         #: Of q, k and v in the bytes of a set; and those of a set, and of an output.
         self._starts, self._each, self._out = [0, places[0], sum(places[:2])], sum(places[:3]), places[3]
+        self.window = shape.window
         self.memory = Memory(self._count * (self._each + 2 * self._out), device)
         self._pool, self._filled = _pool(device), set[int]()
 
@@ -91,14 +95,20 @@ class Sets:
             piece, each = _chance.randrange(PIECES), area.view(len(numbers), -1)
             each[:, at : at + D] = self._pool[piece : piece + D * len(each)].view(len(each), D)
         else:
-            step = len(self._pool) - PIECES
-            for start in range(0, len(area), step):
-                part, piece = area[start : start + step], _chance.randrange(PIECES)
+            parts = area.split(len(self._pool) - PIECES)
+            for part, piece in zip(parts, pieces(len(parts))):  # noqa: B905 (Python 3.9)
                 part.copy_(self._pool[piece : piece + len(part)])
             self._filled.update(numbers)
         if area.is_cuda:
             torch.cuda.synchronize()
         return almost
+
+
+def pieces(count: int) -> list[int]:
+    """Random places in the pool, of ``count`` parts in turn."""
+    places = range(_chance.randrange(APART), PIECES, APART)
+    order = _chance.sample(places, len(places))
+    return [order[number % len(order)] for number in range(count)]
 
 
 @functools.cache
@@ -146,7 +156,7 @@ class Timer:
             _chance.shuffle(self._order)
         sets = [source.sets.described(number, side) for number in self._order]
         reply = self._runner.ask("plan", number=self.plan, subject=source.subject.number, mode=mode, sets=sets,
-                                 call_us=source.call_us, shift=shift)  # fmt: skip
+                                 call_us=source.call_us, shift=shift, window=source.sets.window)  # fmt: skip
         self.launches, self._graphs = max(1, reply.number("launches")), max(1, reply.number("graphs"))
         self._wall, self._cold = mode == "wall", mode == "cold"
 

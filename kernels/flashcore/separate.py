@@ -31,6 +31,7 @@ import torch
 from flashcore import errors, runner
 from flashcore.build import Built
 from flashcore.errors import FlashcoreError, LaunchFailed
+from flashcore.extras import Scores
 from flashcore.shapes import Shape
 
 #: An empty request takes no longer than this, whatever was measured: it is taken off each sample.
@@ -176,8 +177,8 @@ class Runner:
     def kernel(self, built: Built) -> Kernel:
         """The kernel of a library, loaded there. Raises: as of :class:`flashcore.launch.Kernel`."""
         named = (
-            "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "lower_right", "masks", "alignment",
-            "told", "eight_bits",
+            "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "lower_right", "masks", "scores",
+            "alignment", "told", "eight_bits",
         )  # fmt: skip
         about = {
             "variant": {name: getattr(built.variant, name) for name in named},
@@ -254,8 +255,8 @@ def described(
     at: int, size: Sequence[int], stride: Sequence[int] = (), dtype: torch.dtype = torch.float16
 ) -> list[Any]:
     """Of a tensor whose element 0 is at byte ``at``, for the runner; contiguous without a ``stride``."""
-    _, H, S, D = size
-    return [at, runner.DTYPES.index(dtype), list(size), list(stride) or [H * S * D, S * D, D, 1]]
+    contiguous = [math.prod(size[n:]) for n in range(1, len(size) + 1)]
+    return [at, runner.DTYPES.index(dtype), list(size), list(stride) or contiguous]
 
 
 def rounded(size: int) -> int:
@@ -296,10 +297,16 @@ class Kernel(Subject):
         *,
         out: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
+        scores: Scores | None = None,
         **options: Any,
     ) -> torch.Tensor:
         """All that the tensors' storages hold is taken there and back, what lies beside the tensors, too."""
-        tensors = [q, k, v, torch.empty_like(q) if out is None else out, *([] if mask is None else [mask])]
+        given = {"q": q, "k": k, "v": v, "out": torch.empty_like(q) if out is None else out, "mask": mask}
+        if scores is not None:
+            given["slopes"] = scores.slopes
+            options |= {"window": scores.window, "softcap": scores.softcap}
+        there = {name: tensor for name, tensor in given.items() if tensor is not None}
+        tensors = list(there.values())
         placed: dict[int, tuple[int, torch.Tensor]] = {}
         total = 0
         for tensor in tensors:
@@ -314,13 +321,17 @@ class Kernel(Subject):
         for at, held in placed.values():
             self._memory.bytes[at : at + held.numel()].copy_(held)
         where = [placed[t.untyped_storage().data_ptr()][0] + t.storage_offset() * t.element_size() for t in tensors]
-        asked = [described(at, t.shape, t.stride(), t.dtype) for at, t in zip(where, tensors)]  # noqa: B905 (Python 3.9)
+        asked = {n: described(at, t.shape, t.stride(), t.dtype) for at, (n, t) in zip(where, there.items())}  # noqa: B905
         if q.is_cuda:
             torch.cuda.synchronize()
         self.runner.ask("call", subject=self.number, tensors=asked, options=options)
         for at, held in placed.values():
             held.copy_(self._memory.bytes[at : at + held.numel()])
-        return tensors[3]
+        return there["out"]
+
+    def extended(self, extras: tuple[Scores], *tensors: torch.Tensor, **options: Any) -> torch.Tensor:
+        """As :meth:`flashcore.launch.Kernel.extended`, of scores alone."""
+        return self(*tensors, scores=extras[0], **options)
 
     def streams(self, seed: int) -> list[list[Any]]:
         """(label, sizes, fault) of :func:`flashcore.check.streams`, which needs the kernel's own process."""

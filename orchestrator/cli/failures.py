@@ -149,7 +149,7 @@ def _notices(services: Services, left: Sequence[LeftOn]) -> list[str]:
     problems: list[str] = []
     news = [one for one in left if not one.as_before]
     if news and services.notifier.wants("left_running"):
-        from orchestrator.runs.notify.notices import of_left_on
+        from orchestrator.runs.notices import of_left_on
 
         problems += services.notifier.send(of_left_on(news))
     if not services.has_opened_book:

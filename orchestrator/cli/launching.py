@@ -1,4 +1,5 @@
-"""What ``fcctl run`` and ``fcctl tune`` share: the options of a launch, and the way from a plan to the run's end."""
+"""What ``fcctl run`` and ``fcctl tune`` share: the options of a launch, the source of ``--rev`` from git, and the way
+from a plan to the run's end."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -18,17 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orchestrator import app
-from orchestrator.base.errors import FcctlError, plural
-from orchestrator.cli.context import Cli
+from orchestrator.base.errors import FcctlError, JobError, plural
+from orchestrator.cli.context import DOLLARS, ON, PRICE_OPTIONS, Cli
 from orchestrator.cli.failures import report_run
-from orchestrator.cli.options import DOLLARS, ON, PRICE_OPTIONS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from orchestrator.cli.verbs.results_compare import Comparing
-    from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
-    from orchestrator.machines.targets import Target
+    from orchestrator.machines.targets import AcceptedPrices, StartOptions, Target
     from orchestrator.money.caps import Budget
     from orchestrator.results.records import RunRecord
     from orchestrator.results.store.store import FileStore
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.revision import Revision
-    from orchestrator.tune.fleet.member import Member
+    from orchestrator.tune.member import Member
+    from orchestrator.workspace.workspace import Workspace
+
 
 T = TypeVar("T")
 #: Prints how a run ended, of which the results are in the folder.
@@ -97,7 +99,7 @@ class Launching:
 
     @property
     def waking(self) -> StartOptions:
-        from orchestrator.machines.provision.wake_options import StartOptions
+        from orchestrator.machines.targets import StartOptions
 
         return StartOptions(self.restart, self.allow_unfenced)
 
@@ -108,7 +110,7 @@ class Launching:
 
     @property
     def accepted(self) -> AcceptedPrices:
-        from orchestrator.machines.provision.wake_options import AcceptedPrices
+        from orchestrator.machines.targets import AcceptedPrices
 
         return AcceptedPrices(self.accept_price, self.accept_old_prices)
 
@@ -215,7 +217,8 @@ def ahead(work: Callable[[], T]) -> Future[T]:
 def confirm(cli: Cli, plans: Sequence[SavedPlan], *, capped: bool) -> None:
     """Asks before ``plans``, those of a run or of a search on several machines, cost anything. Only notes the cost if
     ``capped``: the user has set caps that the plans keep."""
-    costly = [saved for saved in plans if saved.fence_s is not None and saved.target.kind != "sandbox"]
+    every = [one for saved in plans for one in (saved.builder, saved) if one is not None]
+    costly = [saved for saved in every if saved.fence_s is not None and saved.target.kind != "sandbox"]
     lines = [_cost_text(saved) for saved in costly if saved.worst_case_usd]
     if not lines:
         return
@@ -275,7 +278,7 @@ def _print_submitted(cli: Cli, run_id: str) -> None:
 
 
 def _publish(cli: Cli, services: Services, record: RunRecord, into: Path) -> None:
-    from orchestrator.results.publish import publish
+    from orchestrator.results.export import publish
 
     try:
         files = publish(services.store.folder(record.run_id), into)
@@ -345,3 +348,34 @@ def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str
             f" --resume {before}"
         )
     return "  nothing to clean up; the same command starts a new run"
+
+
+@contextmanager
+def revision(cli: Cli, how: Launching) -> Iterator[Revision | None]:
+    """The files of ``--rev`` while the ``with`` statement lasts; None without the option. Raises ConfigError,
+    NotFoundError."""
+    if how.rev is None:
+        yield None
+        return
+    from orchestrator.runs.source.revision import checked_out
+
+    with checked_out(cli.workspace().root, how.rev) as found:
+        cli.note(f"source: revision {found.name}, commit {found.commit[:10]}; the working tree is not used")
+        try:
+            yield found
+        except JobError as error:  # its lines are not those of the working tree
+            error.message = f"revision {found.name}: {error.message}"
+            raise
+
+
+def workspace_with(cli: Cli, there: Revision | None, has: Callable[[Workspace], bool], what: str) -> Workspace:
+    """The workspace whose job or search counts: the revision's if it ``has`` it, else the working tree's."""
+    here = cli.workspace()
+    if there is None:
+        return here
+    other = here.at(there.root)
+    if has(other):
+        return other
+    if has(here):
+        cli.note(f"revision {there.name} has no {what}: fcctl uses that of the working tree")
+    return here

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from orchestrator.cli.commands import VERBS, load
-from orchestrator.cli.main import EPILOG, fcctl
+from orchestrator.cli.main import EPILOG, VERBS, fcctl, load
 
 _HEAD = """\
 # Command line

@@ -26,7 +26,10 @@ ZONES: tuple[str, ...] = (
 )
 #: vCPUs -> GPUs of the G2 family; memory is 4 GiB per vCPU.
 _G2 = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
-_OTHERS = {"e2-small": (2, 2048), "e2-medium": (2, 4096), "n1-standard-1": (1, 3840), "n1-standard-4": (4, 15360)}
+_OTHERS = {
+    "e2-small": (2, 2048), "e2-medium": (2, 4096), "e2-standard-4": (4, 16384), "n1-standard-1": (1, 3840),
+    "n1-standard-4": (4, 15360),
+}  # fmt: skip
 _GIB_ON_IMAGE = {"deeplearning-platform-release": 100}
 _FAMILIES = {
     "deeplearning-platform-release": (

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fcctl_remote.base.processes import family
 from orchestrator.emulator import power_command, processes
 
 POWER_COMMANDS = ("shutdown", "poweroff", "halt", "reboot", "systemctl", "systemd-run")
@@ -210,8 +211,8 @@ class Guest:
         """
         sessions = self._tree() - ({self._sshd.pid} if self._sshd else set())
         self._end_listener()
-        processes.send(sessions, signal.SIGTERM)
-        processes.send(self._processes() - sessions, signal.SIGTERM)
+        processes.send_all(sessions, signal.SIGTERM)
+        processes.send_all(self._processes() - sessions, signal.SIGTERM)
 
     def power_off(self) -> None:
         """Kills everything and deletes what is not on the disk."""
@@ -226,16 +227,16 @@ class Guest:
         Repeated, because processes may be starting, and a running tmux continues its stopped panes.
         """
         for _ in range(_FREEZING_PASSES):
-            processes.send(self._tree() | self._processes(), signal.SIGSTOP)
+            processes.send_all(self._tree() | self._processes(), signal.SIGSTOP)
 
     def thaw(self) -> None:
-        processes.send(self._tree() | self._processes(), signal.SIGCONT)
+        processes.send_all(self._tree() | self._processes(), signal.SIGCONT)
 
     def _processes(self) -> set[int]:
         return processes.of_home(self.home, processes.sessions_of(self.volatile))
 
     def _tree(self) -> set[int]:
-        return {self._sshd.pid} | processes.below(self._sshd.pid) if self._sshd else set()
+        return {self._sshd.pid} | family(ancestor=self._sshd.pid) if self._sshd else set()
 
     def _end_listener(self) -> None:
         if self._sshd is not None:

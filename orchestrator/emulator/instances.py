@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator.emulator import catalog, disks, power, scheduling
+from orchestrator.emulator import catalog, disks, power
 from orchestrator.emulator.call import Call
 from orchestrator.emulator.guest import login_name
 from orchestrator.emulator.refusals import (
@@ -28,8 +28,9 @@ SSH_USER = "fcctl-emulator-ssh-user"
 
 
 def view(machine: Machine) -> dict[str, Any]:
-    """The resource as clients get it."""
-    if machine.port is None:
+    """The resource as clients get it. While it is off or boots, it has no port: at the next boot, another program may
+    have the one that it had."""
+    if machine.volatile is None:
         return machine.resource
     ours = [{"key": SSH_PORT, "value": str(machine.port)}, {"key": SSH_USER, "value": login_name()}]
     metadata = machine.resource["metadata"]
@@ -89,7 +90,7 @@ def _resource(world: World, zone_path: str, body: dict[str, Any]) -> dict[str, A
         "cpuPlatform": "Intel Cascade Lake" if catalog.gpus_of(machine_type) else "Intel Broadwell",
         "metadata": {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items},
         "tags": {"items": tags, "fingerprint": fingerprint(tags)},
-        "scheduling": scheduling.checked(body.get("scheduling"), gpus=len(accelerators)),
+        "scheduling": power.checked_scheduling(body.get("scheduling"), gpus=len(accelerators)),
         "guestAccelerators": accelerators,
         "serviceAccounts": body.get("serviceAccounts", []),
         "networkInterfaces": _interfaces(world, path, body),
@@ -171,7 +172,7 @@ def set_metadata(call: Call) -> dict[str, Any]:
 
 def set_scheduling(call: Call) -> dict[str, Any]:
     machine = call.machine()
-    checked = scheduling.checked(call.body, gpus=len(machine.resource["guestAccelerators"]))
+    checked = power.checked_scheduling(call.body, gpus=len(machine.resource["guestAccelerators"]))
     if machine.status != "TERMINATED":
         raise ApiError("badRequest", f"Scheduling of '{machine.path}' can only be changed while it is TERMINATED.")
     return _begin_change(call, machine, "setScheduling", {"scheduling": checked})
@@ -245,7 +246,7 @@ def test_permissions(call: Call) -> dict[str, Any]:
 def serial_port(call: Call) -> dict[str, Any]:
     machine = call.machine()
     guest = call.world.running.get(machine.path)
-    text = (guest.volatile / "sshd.log").read_text(errors="replace") if guest is not None else ""
+    text = (guest.volatile / "sshd.log").read_text(errors="replace") if guest is not None else machine.boot_error
     start = int(call.query.get("start") or 0)
     return {
         "kind": "compute#serialPortOutput",

@@ -1,7 +1,7 @@
 """The states of an instance: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED; SUSPENDING, SUSPENDED; REPAIRING.
 
 Requests and events of the cloud use the same steps, so that a preempted machine ends in the same state as a stopped
-one."""
+one. The cloud's deadline is computed from the scheduling, which requests may set as the service allows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
 
-from orchestrator.emulator import disks, scheduling
+from orchestrator.emulator import disks
 from orchestrator.emulator.call import admit
-from orchestrator.emulator.clock import timestamp
+from orchestrator.emulator.clock import parse_timestamp, timestamp
 from orchestrator.emulator.guest import Guest, host_keys, login_name
-from orchestrator.emulator.refusals import OperationError, path_of
+from orchestrator.emulator.refusals import OperationError, invalid, path_of, seconds_of
 from orchestrator.emulator.world import Machine, Operation, Plan, World, begin, step, supersede
 
 _LOG = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def enter_running(world: World, _operation: Operation, machine: Machine) -> None
     for interface in machine.resource["networkInterfaces"]:
         for access in interface.get("accessConfigs", []):
             access["natIP"] = "127.0.0.1"
-    arm(world, machine, scheduling.deadline(machine, now))
+    arm(world, machine, deadline(machine, now))
     life = machine.life
     if world.scenario.latency.boot:
         world.later(world.scenario.latency.boot, partial(boot, world, machine.path, life))
@@ -187,7 +187,7 @@ def thaw(world: World, operation: Operation, machine: Machine) -> None:
     world.running[operation.target].thaw()
     machine.life += 1
     machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(world.now()))
-    arm(world, machine, scheduling.deadline(machine, world.now()))
+    arm(world, machine, deadline(machine, world.now()))
     for unit, due in machine.timers.items():
         set_timer(world, machine, unit, due)
 
@@ -217,12 +217,13 @@ def boot(world: World, path: str, life: int) -> None:
             make_disk=world.make_disk,
             announce=world.guardian.announce,
         )
-    except OSError:
+    except OSError as error:
         _LOG.exception("instance %s does not boot", path)
+        machine.volatile, machine.boot_error = None, f"the system does not boot: {error}\n"
         return
     world.guests[token] = path
     world.running[path] = guest
-    machine.port, machine.volatile = guest.port, str(guest.volatile)
+    machine.port, machine.volatile, machine.boot_error = guest.port, str(guest.volatile), ""
     if world.scenario.latency.login:
         world.later(world.scenario.latency.login, partial(_guest_agent, world, path, life))
     else:
@@ -308,3 +309,71 @@ def _host_error(world: World, machine: Machine, kind: str) -> Operation:
     power_off(world, machine, "REPAIRING" if restart else "TERMINATED")
     plan: Plan = [(world.scenario.latency.staging, "enter_running", {})] if restart else []
     return begin(world, kind, machine.path, plan, target_id=machine.resource["id"], user="system")
+
+
+#: The range of maxRunDuration, seconds.
+RUN_S = (30, 120 * 24 * 3600)
+MODELS = ("STANDARD", "SPOT")
+
+
+def checked_scheduling(given: dict[str, Any] | None, *, gpus: int) -> dict[str, Any]:
+    """The whole message with defaults; earlier values are not kept. Raises ApiError: an invalid combination."""
+    given = dict(given or {})
+    spot = given.get("provisioningModel") == "SPOT" or bool(given.get("preemptible"))
+    model = "SPOT" if spot else given.get("provisioningModel") or "STANDARD"
+    if model not in MODELS:
+        raise invalid("scheduling.provisioningModel", model, f"One of {', '.join(MODELS)}.")
+    scheduling = {
+        "onHostMaintenance": "MIGRATE" if model == "STANDARD" else "TERMINATE",
+        "automaticRestart": not spot,
+        "preemptible": spot,
+        "provisioningModel": model,
+        **{key: value for key, value in given.items() if value is not None},
+    }
+    seconds = _run_s(scheduling)
+    if spot and scheduling["automaticRestart"]:
+        raise invalid("scheduling.automaticRestart", True, f"{model} cannot be restarted automatically.")
+    if (gpus or spot) and scheduling["onHostMaintenance"] != "TERMINATE":
+        who = "Spot instances" if spot else "Instances with guest accelerators"
+        raise invalid("scheduling.onHostMaintenance", scheduling["onHostMaintenance"], f"{who} need TERMINATE.")
+    _check_action(scheduling, seconds, ends=spot)  # preemption also ends an instance
+    if seconds is not None:
+        scheduling["maxRunDuration"] = {"seconds": str(seconds)}
+    return scheduling
+
+
+def _run_s(scheduling: dict[str, Any]) -> int | None:
+    if "maxRunDuration" not in scheduling:
+        return None
+    seconds = seconds_of(scheduling["maxRunDuration"], "scheduling.maxRunDuration")
+    if not RUN_S[0] <= seconds <= RUN_S[1]:
+        raise invalid("scheduling.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
+    return seconds
+
+
+def _check_action(scheduling: dict[str, Any], seconds: int | None, *, ends: bool) -> None:
+    time, action = scheduling.get("terminationTime"), scheduling.get("instanceTerminationAction")
+    if time is not None:
+        try:
+            parse_timestamp(str(time))
+        except ValueError:
+            raise invalid("scheduling.terminationTime", time, "Must be RFC 3339.") from None
+        if seconds is not None:
+            raise invalid("scheduling.terminationTime", time, "Not with maxRunDuration.")
+    limited = time is not None or seconds is not None
+    if action not in (None, "STOP", "DELETE"):
+        raise invalid("scheduling.instanceTerminationAction", action, "Must be STOP or DELETE.")
+    if limited and action is None:
+        raise invalid("scheduling.instanceTerminationAction", "", "Needed with maxRunDuration or terminationTime.")
+    if action is not None and not limited and not ends:
+        raise invalid("scheduling.instanceTerminationAction", action, "Needs maxRunDuration, or a Spot instance.")
+
+
+def deadline(machine: Machine, running_since: float) -> float | None:
+    """When the cloud ends this run, counted from the entry into RUNNING; None for never."""
+    scheduling = machine.resource["scheduling"]
+    if "maxRunDuration" in scheduling:
+        return running_since + seconds_of(scheduling["maxRunDuration"], "scheduling.maxRunDuration")
+    if "terminationTime" in scheduling:
+        return parse_timestamp(str(scheduling["terminationTime"]))
+    return None

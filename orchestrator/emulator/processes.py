@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from fcctl_remote.base import processes as base_processes
+from fcctl_remote.base.processes import family, parents, rows, send
+
 #: Below a boot's folder on macOS: the session of each login, one number in a line.
 SESSIONS = "sessions"
 
@@ -32,34 +35,16 @@ def sessions_of(volatile: Path) -> set[int]:
 def of_boot(volatile: Path, sessions: set[int] | None = None) -> set[int]:
     """The sshd with this folder, its descendants, and the sessions that it started."""
     mark = f"{volatile}/sshd_config"
-    rows = [line.split(None, 1) for line in _ps("-A", "-ww", "-o", "pid=,command=").splitlines()]
-    listeners = {int(pid) for pid, command in (row for row in rows if len(row) == 2) if mark in command}
-    pids = set(listeners)
-    for pid in listeners:
-        pids |= below(pid)
+    table = [line.split(None, 1) for line in rows("-A", "-ww", "-o", "pid=,command=").splitlines()]
+    pids = {int(pid) for pid, command in (row for row in table if len(row) == 2) if mark in command}
+    for listener in list(pids):
+        pids |= family(ancestor=listener)
     return pids | _started_with(f"TMUX_TMPDIR={volatile}", sessions_of(volatile) if sessions is None else sessions)
 
 
 def _started_with(variable: str, sessions: set[int]) -> set[int]:
-    pids = _by_proc(variable) if sys.platform == "linux" else _relatives(_by_ps(variable), sessions)
-    return pids - {os.getpid()}
-
-
-def _by_proc(variable: str) -> set[int]:
-    pids, mark = set(), variable.encode()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            path = f"{entry.path}/environ"
-            with contextlib.suppress(OSError), open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - far quicker
-                environ = stream.read()
-                if mark in environ and mark in environ.split(b"\0"):
-                    pids.add(int(entry.name))
-    return pids
-
-
-def _by_ps(variable: str) -> set[int]:
-    lines = _ps("-E", "-A", "-ww", "-o", "pid=,command=").splitlines()
-    return {int(line.split(None, 1)[0]) for line in lines if f" {variable} " in line + " "}
+    pids = family(marker=variable.encode())
+    return pids if sys.platform == "linux" else _relatives(pids, sessions) - {os.getpid()}
 
 
 def _relatives(pids: set[int], sessions: set[int]) -> set[int]:
@@ -68,13 +53,13 @@ def _relatives(pids: set[int], sessions: set[int]) -> set[int]:
     On macOS, ps does not show the environment of Apple's own programs. A session whose leader is alive and not among
     these is another's: the number was used again.
     """
-    parents = dict(_parents())
+    parent_of = parents()
     own = os.getsid(0)
-    session_of = {pid: _session(pid) for pid in parents}
+    session_of = {pid: _session(pid) for pid in parent_of}
     while True:
         sessions.update(sid for pid in pids if (sid := session_of.get(pid)) in pids)
-        usable = {sid for sid in sessions if sid in pids or sid not in parents} - {own}
-        more = {pid for pid in parents if session_of[pid] in usable or parents[pid] in pids} - pids
+        usable = {sid for sid in sessions if sid in pids or sid not in parent_of} - {own}
+        more = {pid for pid in parent_of if session_of[pid] in usable or parent_of[pid] in pids} - pids
         if not more:
             return pids
         pids = pids | more
@@ -87,43 +72,9 @@ def _session(pid: int) -> int:
         return -1
 
 
-def _parents() -> list[tuple[int, int]]:
-    return [(int(pid), int(parent)) for pid, parent in map(str.split, _ps("-A", "-o", "pid=,ppid=").splitlines())]
-
-
-def below(root: int) -> set[int]:
-    """Every descendant of ``root``."""
-    children_of = _children_by_proc if Path("/proc/thread-self/children").exists() else _children_by_ps()
-    pids: set[int] = set()
-    front = {root}
-    while front:
-        front = {child for pid in front for child in children_of(pid)} - pids
-        pids |= front
-    return pids - {os.getpid()}
-
-
-def _children_by_proc(pid: int) -> list[int]:
-    children: list[int] = []
-    with contextlib.suppress(OSError):  # it has ended
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (thread / "children").read_text().split())
-    return children
-
-
-def _children_by_ps() -> Callable[[int], list[int]]:
-    rows = _parents()
-    return lambda parent: [pid for pid, other in rows if other == parent]
-
-
-def command_of(pid: int) -> str:
-    """What runs under a pid; empty if nothing does."""
-    return _ps("-p", str(pid), "-ww", "-o", "command=").strip()
-
-
-def send(pids: Iterable[int], number: signal.Signals) -> None:
+def send_all(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        send(pid, number)
 
 
 #: A process that SIGKILL does not end within this time is left, seconds.
@@ -136,7 +87,7 @@ _LOOKS = 2
 def end(home: Path, also: Iterable[int] = (), volatile: Path | None = None) -> None:
     """Kills all processes of an instance, repeatedly, because some may be starting. ``volatile``: the boot's folder."""
     sessions = sessions_of(volatile) if volatile is not None else set()
-    send(also, signal.SIGKILL)
+    send_all(also, signal.SIGKILL)
     _end_all(lambda: of_home(home, sessions))
 
 
@@ -152,12 +103,8 @@ def _end_all(which: Callable[[], set[int]]) -> None:
     while none_found < _LOOKS and time.monotonic() < limit:
         left = which()
         none_found = 0 if left else none_found + 1
-        send(left, signal.SIGKILL)
+        send_all(left, signal.SIGKILL)
         time.sleep(0.005)
-
-
-def _ps(*arguments: str) -> str:
-    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout
 
 
 #: Each line is one more argument of what is run in the end; a single dot says that there is nothing to be done.
@@ -168,8 +115,8 @@ while IFS= read -r line; do
 done
 exec "$@"
 """
-_BURY = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.emulator import processes; processes.main()"
-_ROOT = str(Path(__file__).resolve().parents[2])
+_BURY = "import sys; sys.path[:0] = sys.argv[1].split(':'); from orchestrator.emulator.processes import main; main()"
+_ROOTS = f"{Path(__file__).resolve().parents[2]}:{Path(base_processes.__file__).resolve().parents[2]}"
 
 
 class Guardian:
@@ -184,7 +131,7 @@ class Guardian:
         if self._shell is None:
             folder = str(self._temporary or "")
             self._shell = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCH, "fcctl-emulator", sys.executable, "-c", _BURY, _ROOT, folder],
+                ["/bin/sh", "-c", _WATCH, "fcctl-emulator", sys.executable, "-c", _BURY, _ROOTS, folder],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
                 bufsize=0, cwd="/",
             )  # fmt: skip
@@ -206,7 +153,7 @@ class Guardian:
 
 
 def main() -> None:
-    """``ROOT FOLDER VOLATILE...``: the emulator was killed, and these are its machines."""
+    """``ROOTS FOLDER VOLATILE...``: the emulator was killed, and these are its machines."""
     reap(sys.argv[2], sys.argv[3:])
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from orchestrator.emulator import instances, reads, requests
+from orchestrator.emulator import instances, requests
 from orchestrator.emulator.call import Call
-from orchestrator.emulator.reads import Collection
 from orchestrator.emulator.refusals import ApiError, invalid
-from orchestrator.emulator.scenario import Faults
+from orchestrator.emulator.requests import Collection
+from orchestrator.emulator.scenario import Effect, Faults
 from orchestrator.emulator.world import World
 
 Handler = Callable[[Call], dict[str, Any]]
@@ -34,23 +34,23 @@ class Route(NamedTuple):
 
 #: The path of a collection, and its methods: list, get, aggregatedList.
 _READ: tuple[tuple[Collection, str, str], ...] = (
-    (reads.REGIONS, "", "lg"),
-    (reads.ZONES, "", "lg"),
-    (reads.MACHINE_TYPES, _ZONE, "lga"),
-    (reads.ACCELERATOR_TYPES, _ZONE, "lga"),
-    (reads.IMAGES, "global/", "lg"),
-    (reads.NETWORKS, "global/", "l"),
-    (reads.FIREWALLS, "global/", "lg"),
-    (reads.INSTANCES, _ZONE, "la"),
-    (reads.DISKS, _ZONE, "lga"),
-    (reads.SNAPSHOTS, "global/", "lg"),
-    (reads.ADDRESSES, "", "a"),
-    (reads.RESERVATIONS, _ZONE, "lga"),
+    (requests.REGIONS, "", "lg"),
+    (requests.ZONES, "", "lg"),
+    (requests.MACHINE_TYPES, _ZONE, "lga"),
+    (requests.ACCELERATOR_TYPES, _ZONE, "lga"),
+    (requests.IMAGES, "global/", "lg"),
+    (requests.NETWORKS, "global/", "l"),
+    (requests.FIREWALLS, "global/", "lg"),
+    (requests.INSTANCES, _ZONE, "la"),
+    (requests.DISKS, _ZONE, "lga"),
+    (requests.SNAPSHOTS, "global/", "lg"),
+    (requests.ADDRESSES, "", "a"),
+    (requests.RESERVATIONS, _ZONE, "lga"),
 )
 _OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
-    ("projects.get", "GET", "", reads.project),
-    ("images.getFromFamily", "GET", "global/images/family/{name}", reads.image_of_family),
-    ("imageFamilyViews.get", "GET", f"{_ZONE}imageFamilyViews/{{name}}", reads.image_family_view),
+    ("projects.get", "GET", "", requests.project),
+    ("images.getFromFamily", "GET", "global/images/family/{name}", requests.image_of_family),
+    ("imageFamilyViews.get", "GET", f"{_ZONE}imageFamilyViews/{{name}}", requests.image_family_view),
     ("instances.insert", "POST", f"{_ZONE}instances", instances.insert),
     ("instances.get", "GET", _INSTANCE, instances.get),
     ("instances.delete", "DELETE", _INSTANCE, requests.delete_instance),
@@ -71,13 +71,13 @@ _OTHERS: tuple[tuple[str, str, str, Handler], ...] = (
     ("snapshots.delete", "DELETE", _SNAPSHOT, requests.delete_snapshot),
     ("addresses.insert", "POST", "regions/{region}/addresses", requests.insert_address),
     ("addresses.delete", "DELETE", "regions/{region}/addresses/{name}", requests.delete_address),
-    ("globalOperations.aggregatedList", "GET", "aggregated/operations", reads.OPERATIONS.aggregated),
+    ("globalOperations.aggregatedList", "GET", "aggregated/operations", requests.OPERATIONS.aggregated),
     *(
         row
         for kind, place in (("zoneOperations", _ZONE), ("globalOperations", "global/"))
         for row in (
-            (f"{kind}.list", "GET", f"{place}operations", reads.OPERATIONS.list_),
-            (f"{kind}.get", "GET", f"{place}operations/{{name}}", reads.OPERATIONS.get),
+            (f"{kind}.list", "GET", f"{place}operations", requests.OPERATIONS.list_),
+            (f"{kind}.get", "GET", f"{place}operations/{{name}}", requests.OPERATIONS.get),
             (f"{kind}.wait", "POST", f"{place}operations/{{name}}/wait", requests.wait_operation),
         )
     ),
@@ -112,6 +112,8 @@ def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
 
 
 _POLL_S = 0.005
+#: Of a request that no fault meets.
+NOTHING = Effect.model_construct()
 
 
 class LostReply(Exception):
@@ -142,17 +144,18 @@ class Service:
         below = path.split("/", 2)[2] if path.count("/") > 1 else ""
         fault = self._faults.for_request(route.action, method, below, self._world.now())
         call = Call(self._world, route.action, path, at, query, body, fault)
-        if fault is not None and fault.kind == "delay":
-            self._sleep(float(fault.value))
-        if fault is not None and (error := fault.http_error()) is not None:
-            raise error
-        if fault is not None and (fault.kind, fault.value) == ("drop", "before"):
+        do = fault.do if fault is not None else NOTHING
+        if do.delay is not None:
+            self._sleep(do.delay)
+        if do.http is not None:
+            raise do.http.error()
+        if do.drop == "before":
             raise LostReply
         waited = route.handler(call) if route.action.endswith(".wait") else None  # without the lock: it blocks
         with self._world.lock:
             answer = waited or (self._once(call, route) if method != "GET" else route.handler(call))
             answer = copy.deepcopy(answer)
-        if fault is not None and fault.kind == "drop":
+        if do.drop is not None:
             raise LostReply
         return answer
 

@@ -7,24 +7,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.base.errors import DiskError, FcctlError, NotFoundError, UsageError
-from orchestrator.hosts.claims import active_on, as_target, finding
-from orchestrator.hosts.places import AuditedProject, is_target, projects_of, target_of_plan
-from orchestrator.hosts.reconcile import reconcile
+from orchestrator.hosts.claims import (
+    AuditedProject,
+    active_on,
+    as_target,
+    finding,
+    projects_of,
+    recent_records,
+)
 from orchestrator.hosts.recover import recover
-from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine
+from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, times_on
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import OTHERS, Finding, Orphan
+from orchestrator.money.billable import target_of
 from orchestrator.money.caps import Budget
-from orchestrator.money.prices.storage import monthly_usd, of_a_stopped_machine, target_of
-from orchestrator.money.reconcile import Account
-from orchestrator.money.usage_recorder import record_resources
+from orchestrator.money.ledger import Line, UsageRecord, spans
+from orchestrator.money.prices.machine import monthly_usd, of_a_stopped_machine
+from orchestrator.money.reconcile import Account, account, learned
+from orchestrator.money.usage_recorder import ResourceRecorder, record_resources, usage_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.rebuild import settle_lost
-from orchestrator.runs.notify.notices import of_left_running
+from orchestrator.runs.machine.other_runs import is_for
+from orchestrator.runs.notices import of_left_running
 from orchestrator.runs.services import Services
 
 _LOG = logging.getLogger(__name__)
@@ -95,7 +104,7 @@ def audit(
             try:
                 of_project, unread = reconcile(services, cloud, place, machines, budget, before)
                 accounts += of_project
-                unanswered += [Unanswered(place.project, what, why) for what, why in unread]
+                unanswered += unread
                 record_resources(
                     services.spending, services.clock, cloud, place.targets, machines, things, budget.prices,
                     workspace=workspace, whole=not missing,
@@ -192,6 +201,65 @@ def _leftovers(cloud: Cloud, place: AuditedProject) -> tuple[list[BillableResour
     return resources, [Unanswered(place.project, what, "the cloud did not list them") for what in missing]
 
 
+# ---------------------------------------------------------------------------------------- the ledger against the cloud
+def reconcile(
+    services: Services, cloud: Cloud, place: AuditedProject, machines: Sequence[Machine], budget: Budget,
+    before: Sequence[Line],
+) -> tuple[list[Account], list[Unanswered]]:  # fmt: skip
+    """Records what the cloud says of every machine of the ledger in one project, and compares it with the ledger
+    ``before``. ``machines`` are those that the cloud lists. Also returns what could not be queried."""
+    book, disks = services.spending, ResourceRecorder(services.spending, services.clock)
+    records = [record for record in book.usage() if record.project == place.project]
+    known = {(r.zone, r.name) for r in recent_records(services) if r.project == place.project}
+    named = {(m.zone, m.name) for m in machines if m.name in place.names}
+    found, unanswered = [], []
+    for zone, name in sorted(known | named):
+        history: list[Operation] = []
+        try:
+            history = cloud.operations(zone, name)
+        except FcctlError as error:
+            unanswered.append(Unanswered(place.project, f"the operations on {name} in {zone}", error.message))
+        of_name = [one for one in machines if (one.zone, one.name) == (zone, name)]
+        ids = [r.instance_id for r in records if (r.zone, r.name) == (zone, name)] + [one.id for one in of_name]
+        for instance_id in dict.fromkeys(ids):
+            own = [record for record in records if record.instance_id == instance_id]
+            found.append(_learn(services, cloud, place, budget, own, of_name, (zone, name, instance_id), history))
+        disks.record_operations(history)
+    after, records = ledger.lines(services), book.usage()
+    return [
+        account(record, there, spans(r for r in records if r.instance_id == record.instance_id), before, after, earlier)
+        for record, there, earlier in filter(None, found)
+    ], unanswered
+
+
+def _learn(
+    services: Services, cloud: Cloud, place: AuditedProject, budget: Budget, known: list[UsageRecord],
+    listed: Sequence[Machine], which: tuple[str, str, str], history: Sequence[Operation],
+) -> tuple[UsageRecord, bool | None, list[PowerInterval]] | None:  # fmt: skip
+    """Records what the cloud says of one machine (zone, name, id). Returns its newest record, whether it exists and
+    when it was on before the ledger knew it; None if it was never on."""
+    (zone, name, instance_id), now, book = which, services.clock.now(), services.spending
+    machine = next((one for one in listed if one.id == instance_id), None)
+    there: bool | None = machine is not None
+    if machine is None:  # one that no target names any more is in no list
+        try:
+            seen = cloud.machine(zone, name)
+            machine, there = (seen, True) if seen is not None and seen.id == instance_id else (None, False)
+        except FcctlError:
+            there = None
+    target = place.target_of(machine) if machine is not None else None
+    if machine is not None and target is not None and machine.started is not None:
+        known.append(usage_of(target, machine, budget, now))
+        book.add_usage(known[-1])
+    if not known:
+        return None
+    times = times_on(history, instance_id, machine)
+    for record in learned(known, history, times, there, now):
+        book.add_usage(record)
+    began = min(record.started for record in known) - NEAR_START_S
+    return known[-1], there, [time for time in times if time.started < began]
+
+
 # --------------------------------------------------------------------------------------------------------------- --stop
 @dataclass(frozen=True)
 class StopResult:
@@ -255,7 +323,7 @@ def stop(
         else:
             ended.append(StopResult(one, True, done[0].reason or done[0].how))
             for run_id, plan in services.store.pending_releases().items():
-                if is_target(target_of_plan(plan), machine):
+                if is_for(plan, machine.project, machine.name):
                     services.store.remove_pending_release(run_id)
             release_lost(services, cloud, machine.project)
     return ended

@@ -1,26 +1,33 @@
-"""Who uses a machine that is on: according to this user's runs and sessions, the machine itself, and the cloud."""
+"""The cloud projects in which fcctl has, or had, machines; and who uses a machine that is on: according to this user's
+runs and sessions, the machine itself, and the cloud."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry, newest
-from orchestrator.hosts.places import AuditedProject, is_target, target_of_plan
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import SAME_S, started_between
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud
-from orchestrator.machines.targets import CloudTarget
+from orchestrator.machines.provision.endpoint import on_loopback
+from orchestrator.machines.provision.release import runs_on_host
+from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
+from orchestrator.money.ledger import UsageRecord
+from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
+from orchestrator.runs.machine.other_runs import is_for, target_of_plan
 from orchestrator.runs.services import Services
+from orchestrator.tune.fleet_rules import further
 
 
 def finding(
@@ -45,7 +52,9 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
     store = services.store
     claims = [_active_claim(services, run_id, machine) for run_id in active_on(services, machine)]
     claims += [*_sessions_on(services, machine), *_in_the_book(services, machine)]
-    pending = [run_id for run_id, plan in store.pending_releases().items() if is_target(target_of_plan(plan), machine)]
+    pending = [
+        run_id for run_id, plan in store.pending_releases().items() if is_for(plan, machine.project, machine.name)
+    ]
     known = {claim.run_id for claim in claims}
     for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *pending]):
         if run_id not in known and store.is_complete(run_id):
@@ -56,7 +65,7 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
 def active_on(services: Services, machine: Machine) -> Iterator[str]:
     """The active runs of this workspace on this machine."""
     for run_id in services.store.active():
-        if is_target(target_of_plan(services.store.plan_of(run_id)), machine):
+        if is_for(services.store.plan_of(run_id), machine.project, machine.name):
             yield run_id
 
 
@@ -92,7 +101,7 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
     own_book = services.sessions
     for book, session_id in [*((own_book, name) for name in own_book.open()), *own_book.abroad()]:
         plan, entries = book.plan_of(session_id), book.journal_of(session_id)
-        if not is_target(target_of_plan(plan), machine):
+        if not is_for(plan, machine.project, machine.name):
             continue
         if book.is_followed(session_id):
             yield Claim(session_id, "followed", _line(entries, machine))
@@ -141,16 +150,8 @@ def active_runs(services: Services, place: AuditedProject, machine: Machine) -> 
     known = services.book.known(machine.project, machine.name)
     if machine.power is not Power.RUNNING or known is None or known.instance_id != machine.id:
         return None
-    try:
-        session = services.hosts.connect(place.target_of(machine) or as_target(machine, place))
-    except HostError:
-        return None
-    try:
-        return {run.run_id for run in session.status(None) if run.status not in wire.RUN_ENDINGS}
-    except HostError:
-        return None
-    finally:
-        session.close()
+    there = runs_on_host(services, place.target_of(machine) or as_target(machine, place))
+    return None if there is None else {run.run_id for run in there if run.status not in wire.RUN_ENDINGS}
 
 
 def _with_those_at_work(claims: Sequence[Claim], there: Iterable[str]) -> list[Claim]:
@@ -170,3 +171,101 @@ def as_target(machine: Machine, project: AuditedProject) -> CloudTarget:
     """A target for this machine, with the endpoint of its cloud."""
     changes = {"name": "audit", "instance": machine.name, "zones": [machine.zone]}
     return project.targets[0].model_copy(update=changes)
+
+
+#: The real service forgets operations after two weeks; a machine deleted earlier is not queried again.
+REMEMBERED_S = 21 * 86400.0
+
+
+@dataclass
+class AuditedProject:
+    """One project of one cloud, and the machine names that fcctl knows there."""
+
+    project: str
+    api_endpoint: str | None
+    #: Configured targets; targets of runs; machines that only the ledger has.
+    targets: list[CloudTarget] = field(default_factory=list)
+
+    def target_of(self, machine: Machine) -> CloudTarget | None:
+        return next((t for t in self.targets if t.instance == machine.name), None)
+
+    @property
+    def names(self) -> set[str]:
+        return {target.instance for target in self.targets}
+
+
+def projects_of(services: Services, targets: Mapping[str, Target]) -> Iterator[AuditedProject]:
+    """The projects to query. A sandbox that is not running has no machines and is left out."""
+    places: dict[tuple[str, str | None], AuditedProject] = {}
+    for target in [*targets.values(), *_recorded(services, targets)]:
+        machine = services.clouds.if_there(target) if isinstance(target, SandboxTarget) else target
+        if not isinstance(machine, CloudTarget):
+            continue
+        known = any(t.api_endpoint == machine.api_endpoint for place in places.values() for t in place.targets)
+        if target not in targets.values() and on_loopback(machine.api_endpoint) and not known:
+            continue  # an earlier emulator
+        key = (machine.project, machine.api_endpoint)
+        place = places.setdefault(key, AuditedProject(*key))
+        if machine.instance not in place.names:
+            place.targets.append(machine)
+    yield from places.values()
+
+
+def _recorded(services: Services, targets: Mapping[str, Target]) -> Iterator[CloudTarget]:
+    """The targets of active runs, of pending releases, and of machines in the ledger, whether configured or not."""
+    plans = [services.store.plan_of(run_id) for run_id in services.store.active()]
+    for plan in [*plans, *services.store.pending_releases().values()]:
+        target = target_of_plan(plan)
+        if isinstance(target, CloudTarget):
+            yield target
+    by_project = {target.project: target for target in targets.values() if isinstance(target, CloudTarget)}
+    for record in recent_records(services):
+        if record.emulated:
+            continue
+        facts: dict[str, Any] = {"name": record.target, "instance": record.name, "zones": [record.zone]}
+        facts["api_endpoint"] = record.api_endpoint
+        if (alike := by_project.get(record.project)) is not None:
+            yield alike.model_copy(update=facts)
+            continue
+        kind = KINDS.get(record.target_kind)
+        if kind is not None and issubclass(kind, CloudTarget):
+            with suppress(ValueError):
+                yield kind.model_validate({**facts, "project": record.project})
+
+
+def recent_records(services: Services) -> list[UsageRecord]:
+    """The newest usage record of each start, except of machines that were deleted long ago."""
+    has_disks = {life.last.machine_id for life in ResourceRecorder(services.spending, services.clock).standing()}
+    now = services.clock.now()
+    return [
+        record
+        for record in services.spending.state().starts()
+        if now - record.seen < REMEMBERED_S or record.stopped is None or record.instance_id in has_disks
+    ]
+
+
+# ------------------------------------------------------------------------------------ machines that a search created
+def with_members(services: Services, targets: Mapping[str, Target]) -> dict[str, Target]:
+    """``targets``, each followed by the machines like it that this computer has logged in to, or has a run of.
+
+    Sends no request, so that a machine that was deleted since may be among them.
+    """
+    store, all_targets = services.store, dict[str, Target]()
+    at_work = {((store.plan_of(run_id) or {}).get("target") or {}).get("name") for run_id in store.active()}
+    for name, target in targets.items():
+        all_targets[name] = target
+        for machine in further(targets, name):
+            if machine.name in at_work or _is_known(services, machine):
+                all_targets[machine.name] = machine
+    return all_targets
+
+
+def _is_known(services: Services, machine: CloudTarget) -> bool:
+    if services.book.known(machine.project, machine.instance) is not None:
+        return True
+    return bool(services.store.rows(target=machine.name, limit=1))
+
+
+def member_of(targets: Mapping[str, Target], name: str) -> str | None:
+    """The target that the machine ``name`` of :func:`with_members` was created like; None if it is a target."""
+    return None if name in targets else name.rpartition("-")[0]

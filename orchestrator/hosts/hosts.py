@@ -10,18 +10,24 @@ from typing import Literal
 from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.audit import audit, log_change
-from orchestrator.hosts.claims import active_runs, claims_on, finding
-from orchestrator.hosts.places import AuditedProject, member_of, projects_of, with_members
-from orchestrator.leases.find import open_on
+from orchestrator.hosts.claims import (
+    AuditedProject,
+    active_runs,
+    claims_on,
+    finding,
+    member_of,
+    projects_of,
+    with_members,
+)
 from orchestrator.leases.machine_lease import MachineLease
+from orchestrator.leases.session_rules import open_on
 from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
-from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
+from orchestrator.machines.provision.actions import UP_PREFIX, MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.provision.release import Released, ReleaseRequest, release
-from orchestrator.machines.provision.spec import UP_PREFIX, Purpose
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd
@@ -152,7 +158,7 @@ def _why_off(services: Services, target: CloudTarget, machine: Machine) -> str |
         return None
     ours = our_stop(services.book, machine.project, machine.name)
     stopped = why_stopped(machine.name, machine.id, machine, history, None, our_stop=ours) if history else None
-    return None if stopped is None or stopped.how == "unknown" else stopped.reason
+    return None if stopped is None or stopped.how == "unknown" else stopped.message
 
 
 # ----------------------------------------------------------------------------------------------------------------- up

@@ -1,15 +1,20 @@
-"""``fcctl hosts prune``: deletes snapshots of rebuilds in another zone that nothing needs any more."""
+"""``fcctl hosts prune``: deletes snapshots of rebuilds in another zone that nothing needs any more; with ``--on`` the
+workspace's cache on a machine, ``$FCCTL_CACHE``."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import AuthError, CloudError, FcctlError
+from orchestrator.base.errors import AuthError, CloudError, ConflictError, FcctlError, HostUnusable
+from orchestrator.base.sanitize import clean
 from orchestrator.hosts.audit import audit, log_change
-from orchestrator.hosts.places import projects_of
+from orchestrator.hosts.claims import projects_of
+from orchestrator.hosts.prepare import Preparation
 from orchestrator.machines.cloud import BillableResource
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes
@@ -112,3 +117,25 @@ def _has_content(disk: BillableResource, snapshot: BillableResource) -> bool:
         return False
     is_older = disk.created is None or snapshot.created is None or disk.created <= snapshot.created
     return disk.source == snapshot.name or (disk.name == snapshot.source and is_older)
+
+
+#: What reading and deleting a cache may take, seconds: it may have millions of files.
+LIMIT_S = 600.0
+_LINE = re.compile(r"(\d{1,15})\s+.*/cache/([a-z0-9._-]{1,64})")
+
+
+def cache_sizes(machine: Preparation) -> dict[str, int]:
+    """The caches on the machine, bytes by workspace. Raises LinkLost."""
+    script = 'for d in "$FCCTL_ROOT"/cache/*; do [ ! -d "$d" ] || du -sk "$d"; done'
+    _, output, _ = machine.run(script, LIMIT_S)
+    found = map(_LINE.fullmatch, output.splitlines())
+    return {match[2]: int(match[1]) * 1024 for match in found if match is not None}
+
+
+def delete_cache(machine: Preparation, workspace: str) -> None:
+    """Deletes the cache of a workspace. Raises ConflictError: a run is on the machine; HostUnusable: it stays."""
+    if not machine.is_free():
+        raise ConflictError("a run uses the machine", hint="wait until it ends: fcctl ps")
+    status, _, errors = machine.run(f'rm -rf "$FCCTL_ROOT"/cache/{shlex.quote(workspace)}', LIMIT_S)
+    if status:
+        raise HostUnusable("the cache could not be deleted", cause=clean(errors))

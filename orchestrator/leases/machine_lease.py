@@ -12,20 +12,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, HostError
+from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, HostError, MachineStopped
 from orchestrator.base.journal import JournalEntry, newest
-from orchestrator.leases.stop_reason import StopReason, our_stop, why_stopped
+from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.acquire import Acquired, acquire
-from orchestrator.machines.provision.actions import MachineRequest, too_dear
+from orchestrator.machines.provision.actions import MachineRequest, Purpose, too_dear
 from orchestrator.machines.provision.decide import deadline_of
 from orchestrator.machines.provision.endpoint import endpoint
 from orchestrator.machines.provision.find import Log, query_in_thread
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
 from orchestrator.machines.provision.release import Policy, Released, ReleaseRequest, release
-from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import token_of
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import is_start
@@ -189,7 +188,7 @@ class MachineLease:
         return price if too_dear(known.name, known.hardware, price, request) is None else None
 
     # ------------------------------------------------------------------------------------------------------ check
-    def why_stopped(self) -> StopReason | None:
+    def why_stopped(self) -> MachineStopped | None:
         """Why the machine is off; None while it runs. Raises CloudError, AuthError."""
         known = self.last_known()
         if not known:
@@ -200,7 +199,7 @@ class MachineLease:
             return None
         return self.stop_reason(seen)
 
-    def stop_reason(self, seen: Machine | None) -> StopReason | None:
+    def stop_reason(self, seen: Machine | None) -> MachineStopped | None:
         """Why the machine that the owner had, of whose name the cloud shows ``seen``, went off."""
         known, entries, name = self.last_known(), self.entries(), self.target.instance
         timer = newest(entries, "armed").get("deadline")

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import run_id as ids
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, user_folder, write_atomic
-from orchestrator.base.journal import FileJournal
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import FileJournal, OwnerLock
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from orchestrator.base.clock import Clock
     from orchestrator.base.journal import JournalEntry
-    from orchestrator.leases.session_rules import SessionRecord
 
 PLAN, JOURNAL, LOCK, END, VISITORS = "session.json", "journal.jsonl", "lock", "end.json", "visitors"
 
@@ -36,7 +36,7 @@ class LockedSession:
         self._folder, self._lock, self._shared = folder, lock, shared
         self.journal = FileJournal(folder / JOURNAL, clock)
 
-    def end(self, record: SessionRecord) -> None:
+    def end(self, record: BaseModel) -> None:
         """Writes how the session ended; it is over when this returns. May be repeated."""
         with disk_errors("write the session's end", self._folder):
             write_atomic(self._folder, END, json.dumps(record.model_dump(mode="json")).encode())
@@ -121,18 +121,10 @@ class SessionFiles:
     def journal_of(self, session_id: str) -> list[JournalEntry]:
         return FileJournal(self._folder / session_id / JOURNAL, self._clock).entries()
 
-    def ended(self) -> list[SessionRecord]:
-        """The sessions that are over, oldest first."""
-        from pydantic import ValidationError
-
-        from orchestrator.leases.session_rules import SessionRecord
-
-        found = []
-        for name in self._ids():
-            with suppress(ValidationError):
-                if (raw := _object(self._folder / name / END)) is not None:
-                    found.append(SessionRecord.model_validate(raw))
-        return found
+    def ends(self) -> Iterator[dict[str, Any]]:
+        """How the sessions ended that are over, oldest first."""
+        ends = (_object(self._folder / name / END) for name in self._ids())
+        return (end for end in ends if end is not None)
 
     def abroad(self) -> list[tuple[SessionFiles, str]]:
         """The open sessions of the user's other workspaces."""

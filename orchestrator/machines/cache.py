@@ -75,7 +75,7 @@ class FileMachineCache:
 
     def pinned_elsewhere(self, instance_id: str) -> tuple[str, ...]:
         """See the port. ``~/.ssh/google_compute_known_hosts`` is where gcloud keeps them."""
-        from orchestrator.machines.connect.ssh.known_hosts import lookup
+        from orchestrator.machines.connect.ssh.config import lookup
 
         files = [Path.home() / ".ssh" / name for name in ("google_compute_known_hosts", "known_hosts")]
         keys = [key for key in lookup(files, key_alias(instance_id), 22) if not key.revoked]
@@ -88,7 +88,7 @@ class FileMachineCache:
         ValueError: there is no machine of such a name; FcctlError: the folder cannot be written."""
         if not _are_names(project, name):
             raise ValueError(f"no machine's name: {name!r} in {project!r}")
-        from orchestrator.base.lock import OwnerLock
+        from orchestrator.base.journal import OwnerLock
 
         path = self._file(project, name).with_suffix(".lock")
         with disk_errors("lock a machine", path):

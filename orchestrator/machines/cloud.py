@@ -148,11 +148,14 @@ class Quota:
     usage: float
 
 
+Kind = Literal["disk", "snapshot", "address"]
+
+
 @dataclass(frozen=True)
 class BillableResource:
     """A disk, snapshot or address that is billed by the month, whether or not a machine uses it."""
 
-    kind: Literal["disk", "snapshot", "address"]
+    kind: Kind
     project: str
     #: A disk's zone, an address's region or ``global``, the first place a snapshot is stored in.
     place: str

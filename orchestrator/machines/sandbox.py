@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fcctl_remote.base import processes
+from fcctl_remote.base.processes import ps
 from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.base.files import user_folder
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import OwnerLock
 from orchestrator.machines import targets
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
@@ -171,7 +173,7 @@ class Sandbox:
         if code == _UNREADABLE:
             self._set_aside()  # of another version, or truncated
             code = self._run(log)
-        daemon = self._record() if code == 0 else None
+        daemon = self._record() if code is None else None
         if daemon is None:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
             raise CloudError(
@@ -181,8 +183,8 @@ class Sandbox:
             )
         return daemon
 
-    def _run(self, log: Path) -> int:
-        """Starts the emulator; 0 once it listens, else its exit status."""
+    def _run(self, log: Path) -> int | None:
+        """Starts the emulator, which outlives this process; its exit status, or None once it listens."""
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             starter = subprocess.Popen(
@@ -192,16 +194,19 @@ class Sandbox:
             )  # fmt: skip
         finally:
             os.close(descriptor)
+        limit, listens = time.monotonic() + _START_LIMIT_S, False
         try:
-            return starter.wait(_START_LIMIT_S)
-        except BaseException as error:
-            # Kill the whole process group, with the emulator itself. Also on Ctrl-C.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(starter.pid, signal.SIGKILL)
-            starter.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                return -signal.SIGKILL
-            raise
+            while not listens and starter.poll() is None and time.monotonic() < limit:
+                time.sleep(_POLL_S)
+                daemon = self._record()
+                listens = daemon is not None and daemon.pid == starter.pid
+        finally:
+            if not listens:  # also on Ctrl-C
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(starter.pid, signal.SIGKILL)
+                starter.wait()
+        status, starter.returncode = starter.returncode, 0  # nobody here waits for it
+        return None if listens else status
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -244,7 +249,7 @@ class Sandbox:
             )
 
     def _kill(self, pid: int) -> None:
-        command = _ps(pid, "command")
+        command = ps(pid, "command")
         if _STARTED_AS in command and str(self.folder) in command:  # the pid may have been reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -276,13 +281,8 @@ def _check_account() -> None:
 
 
 def _has_exited(pid: int) -> bool:
-    state = _ps(pid, "stat")
+    state = ps(pid, "stat")
     return not state or state.startswith("Z")
-
-
-def _ps(pid: int, what: str) -> str:
-    argv = ["ps", "-p", str(pid), "-ww", "-o", f"{what}="]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _default_folder() -> Path:
@@ -296,7 +296,8 @@ def _environment() -> dict[str, str]:
     """The environment of the emulator and its instances: no secrets, no settings, no terminal."""
     names = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SHELL", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in names if name in os.environ}
-    return {**environment, "PYTHONPATH": str(_package().parent), "PYTHONUNBUFFERED": "1"}
+    roots = f"{_package().parent}:{Path(processes.__file__).resolve().parents[2]}"
+    return {**environment, "PYTHONPATH": roots, "PYTHONUNBUFFERED": "1"}
 
 
 def _package() -> Path:

@@ -1,7 +1,9 @@
-"""Targets: the machines for runs, as ``[targets.NAME]`` of fcctl.toml describes them."""
+"""Targets: the machines for runs, as ``[targets.NAME]`` of fcctl.toml describes them; and what a user may say of one in
+advance for one run."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, Field, PlainValidator, SerializeAsAny, model_validator
@@ -72,6 +74,8 @@ class TargetBase(BaseModel):
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     #: The job's is stronger, ``[budget] idle`` weaker.
     idle: IdleGpu | None = None
+    #: The target that runs a job's local steps if they need nvcc and this computer has none.
+    builder: Name | None = None
 
     @property
     def cloud(self) -> CloudTarget | None:
@@ -287,3 +291,23 @@ def read_target(value: Any) -> Target:
 
 
 Target = Annotated[SerializeAsAny[LocalTarget | SshTarget | CloudTarget | SandboxTarget], PlainValidator(read_target)]
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """Two options for a running machine whose time limit does not suit the run; off by default."""
+
+    #: Restart it to set its max run duration.
+    restart: bool = False
+    #: Use it although the cloud never stops it: only its shutdown timer does.
+    allow_unfenced: bool = False
+
+
+@dataclass(frozen=True)
+class AcceptedPrices:
+    """Prices that a plan uses only if the user accepts them; off by default."""
+
+    #: The price of the existing machine, if it costs more than the target's.
+    own: bool = False
+    #: List prices older than a year.
+    old: bool = False

@@ -19,12 +19,12 @@ from orchestrator.machines.cloud import (
     Power,
 )
 from orchestrator.machines.power_history import last_start
+from orchestrator.machines.provision.actions import UP_PREFIX, started_by_hosts_up
 from orchestrator.machines.provision.find import is_fcctls
-from orchestrator.machines.provision.spec import UP_PREFIX, started_by_hosts_up
 from orchestrator.machines.targets import CloudTarget
+from orchestrator.money.billable import is_ours
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
 from orchestrator.money.prices.machine import machine_price
-from orchestrator.money.prices.storage import is_ours
 
 Verdict = Literal["off", "run", "session", "kept", "up", "foreign", "person", "stray"]
 #: In use by others: an audit stops such a machine only by its name.

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import groupby, pairwise
-from typing import Literal
 
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
-from orchestrator.money.calendar import days
+from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL, BillableResource, Kind, Machine, region_of
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.ledger import STANDING, Line, Sure
-from orchestrator.money.prices.table import HOURS_PER_MONTH
+from orchestrator.money.prices.machine import monthly, monthly_usd
+from orchestrator.money.prices.table import HOURS_PER_MONTH, PriceTable
+from orchestrator.money.totals import days
 
-Kind = Literal["disk", "snapshot", "address"]
 Key = tuple[str, str, str, str]
 #: A resource that was seen is taken to be there for so long before the ledger calls it an estimate, seconds.
 FRESH_S = 3600.0
@@ -64,6 +65,61 @@ class ResourceRecord(BaseModel):
         """``disk vm (100 GiB pd-balanced) in us-west1-c``."""
         size = f" ({f'{self.gb} GiB {self.type}'.strip()})" if self.gb else ""
         return f"{self.kind} {self.name}{size} in {self.place}"
+
+
+# --------------------------------------------------------------------------------------------------- what was seen
+def is_ours(resource: BillableResource, names: frozenset[str], workspace: str | None = None) -> bool:
+    """Whether a resource is fcctl's or of one of the machines ``names``; with ``workspace``, without those of other
+    workspaces."""
+    called_after = any(resource.name == name or resource.name.startswith(f"{name}-") for name in names)
+    if called_after or resource.source in names or names.intersection(resource.users):
+        return True
+    whose = resource.labels.get(WORKSPACE_LABEL)
+    return MANAGED_LABEL in resource.labels and (workspace is None or whose in (None, workspace))
+
+
+def target_of(resource: BillableResource, targets: Iterable[CloudTarget]) -> CloudTarget | None:
+    """The target whose machine uses the resource, or whose name it has."""
+
+    def means(target: CloudTarget) -> bool:
+        name = target.instance
+        return name in (*resource.users, resource.name, resource.source) or resource.name.startswith(f"{name}-")
+
+    return next((target for target in targets if means(target)), None)
+
+
+def of_resource(
+    resource: BillableResource, target: CloudTarget | None, machines: Iterable[Machine], table: PriceTable, now: float,
+    *, emulated: bool,
+) -> ResourceRecord:  # fmt: skip
+    """The record of a resource from its own entry."""
+    user = next((m for m in machines if m.name in resource.users and m.zone == resource.place), None)
+    attached = next((d for d in user.disks if d.name == resource.name), None) if user is not None else None
+    return ResourceRecord(
+        project=resource.project, kind=resource.kind, place=resource.place, name=resource.name,
+        target=target.name if target is not None else "", gb=resource.gb, type=resource.type,
+        in_use=bool(resource.users), machine_id=user.id if user is not None else "",
+        auto_delete=attached is not None and attached.auto_delete, created=resource.created, seen=now,
+        usd_per_month=monthly_usd(resource, table, target), emulated=emulated,
+    )  # fmt: skip
+
+
+def of_machine(
+    machine: Machine, target: CloudTarget, table: PriceTable, now: float, *, emulated: bool
+) -> list[ResourceRecord]:
+    """What a machine says of its disks: their names and sizes, not their types."""
+    region = region_of(machine.zone)
+    return [
+        ResourceRecord(
+            project=machine.project, kind="disk", place=machine.zone, name=disk.name, target=target.name, gb=disk.gb,
+            type=target.disk_type, in_use=True, machine_id=machine.id, auto_delete=disk.auto_delete,
+            created=machine.created, seen=now, by_machine=True,
+            usd_per_month=monthly("disk", target.disk_type, disk.gb, region, True, table, target),
+            emulated=emulated,
+        )
+        for disk in machine.disks
+        if disk.name and disk.gb
+    ]  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------------- histories

@@ -104,6 +104,10 @@ class State:
         released = {(line.data.get("reservation_id"), line.data.get("made")) for line in self.lines("release")}
         return {name: one for name, one in reservations.items() if (name, one.at) not in released}
 
+    def starts(self) -> list[UsageRecord]:
+        """The latest record of each start of a machine, the oldest start first."""
+        return latest(one for _, one in self.of("power", UsageRecord))
+
     def runs(self) -> dict[str, tuple[Line, RunUsage]]:
         return {usage.run_id: (line, usage) for line, usage in self.of("run", RunUsage)}
 

@@ -21,8 +21,7 @@ from orchestrator.money.caps import (
     worst_case_minutes,
 )
 from orchestrator.money.prices import rates
-from orchestrator.money.prices.machine import SpotPreview, machine_price, spot_preview
-from orchestrator.money.prices.storage import monthly
+from orchestrator.money.prices.machine import SpotPreview, machine_price, monthly, spot_preview
 from orchestrator.money.prices.table import Model, Price
 
 #: Seconds by activity of one earlier run, its ledger line.

@@ -73,22 +73,24 @@ def bounds(known: Iterable[UsageRecord], now: float) -> list[UsageRecord]:
     return records
 
 
+def learned(
+    known: Sequence[UsageRecord], history: Sequence[Operation], times: Sequence[PowerInterval], there: bool | None,
+    now: float,
+) -> list[UsageRecord]:  # fmt: skip
+    """Returns what the ledger learns of one machine, of which it has the ``known`` records: what the cloud has
+    otherwise; without a word of the cloud on a deleted machine (not ``there``), its latest possible end."""
+    records = corrections(known, times, known[-1], now)
+    records += closings([*known, *records], history, now)
+    return records + bounds([*known, *records], now) if there is False else records
+
+
 # --------------------------------------------------------------------------------------------- what the audit shows
 @dataclass(frozen=True)
 class Time:
-    """One time of being on. Epoch seconds of the cloud's clock; dollars at the machine's price."""
+    """One time of being on, and the seconds of it that runs and sessions of this workspace used."""
 
-    started: float
-    #: None: it is on.
-    stopped: float | None
-    seconds: float
-    usd: float
-    #: Of them, what runs and sessions of this workspace used.
+    span: UsageRecord
     used_s: float
-    #: Who asked for the start, as the cloud names them; empty: it does not say.
-    user: str = ""
-    #: It was on no longer than this, and perhaps shorter.
-    bound: bool = False
 
     @property
     def for_nobody(self) -> bool:
@@ -99,11 +101,8 @@ class Time:
 class Account:
     """One machine in the cloud's books and in ours."""
 
-    project: str
-    zone: str
-    name: str
-    instance_id: str
-    target: str
+    #: The newest of the ledger.
+    record: UsageRecord
     #: Whether the cloud has it still; None: that part of the cloud did not answer.
     there: bool | None
     times: tuple[Time, ...]
@@ -115,19 +114,14 @@ class Account:
     beyond_usd: float
     #: When it was on before the ledger's first record; not in the ledger.
     earlier: tuple[PowerInterval, ...] = ()
-    emulated: bool = False
 
     @property
     def cloud_s(self) -> float:
-        return sum(time.seconds for time in self.times)
+        return sum(time.span.billed_s for time in self.times)
 
     @property
     def cloud_usd(self) -> float:
-        return sum(time.usd for time in self.times)
-
-    @property
-    def used_s(self) -> float:
-        return sum(time.used_s for time in self.times)
+        return sum(time.span.usd(time.span.billed_s) for time in self.times)
 
     @property
     def difference_s(self) -> float:
@@ -142,33 +136,22 @@ class Account:
     def agrees(self) -> bool:
         return abs(self.difference_s) < SLIGHT_S and abs(self.beyond_s) < SLIGHT_S
 
-    @property
-    def for_nobody(self) -> list[Time]:
-        return [time for time in self.times if time.for_nobody]
-
 
 def account(
-    word: UsageRecord, there: bool | None, on: Sequence[UsageRecord], before: Iterable[Line], after: Iterable[Line],
+    record: UsageRecord, there: bool | None, on: Sequence[UsageRecord], before: Iterable[Line], after: Iterable[Line],
     earlier: Sequence[PowerInterval] = (),
 ) -> Account:  # fmt: skip
     """Returns the account of one machine: ``on`` as the cloud has it, the ledger ``before`` and ``after`` the cloud was
     asked, and times ``earlier`` than the ledger's first record."""
-    name = f"{word.name} ({word.instance_id})"
-    had = [line for line in before if line.machine == name and line.what is None]
-    has = [line for line in after if line.machine == name and line.what is None]
-    used = [line for line in has if line.run_id is not None]
+    had = [line for line in before if line.machine == record.machine and line.what is None]
+    has = [line for line in after if line.machine == record.machine and line.what is None]
+    used = {span.started: 0.0 for span in on}
+    for line in has:
+        if line.run_id is not None and line.on_since in used:
+            used[line.on_since] += line.seconds
     beyond = [(line.beyond_s, line.usd / line.seconds * line.beyond_s) for line in has if line.beyond_s]
     return Account(
-        word.project, word.zone, word.name, word.instance_id, word.target, there,
-        tuple(_time(span, used) for span in on),
+        record, there, tuple(Time(span, min(used[span.started], span.billed_s)) for span in on),
         sum(line.seconds for line in had), sum(line.usd for line in had),
-        sum(seconds for seconds, _ in beyond), sum(usd for _, usd in beyond), tuple(earlier), word.emulated,
-    )  # fmt: skip
-
-
-def _time(span: UsageRecord, used: Iterable[Line]) -> Time:
-    inside = sum(line.seconds for line in used if line.on_since == span.started)
-    return Time(
-        span.started, span.stopped, span.billed_s, span.usd(span.billed_s),
-        min(inside, span.billed_s), span.user, span.bound,
+        sum(seconds for seconds, _ in beyond), sum(usd for _, usd in beyond), tuple(earlier),
     )  # fmt: skip

@@ -11,10 +11,14 @@ from typing import Literal
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
-from orchestrator.money.ledger import IDLE, Line
+from orchestrator.money.caps import FENCE_LATENESS_S
+from orchestrator.money.ledger import IDLE, NEAR_S, Line, UsageRecord
 
 #: ``wake``: a machine that is turned on only to fetch a run's results. ``up``: by ``fcctl hosts up``. ``kept``: left on
 #: after a run, because its target says so or because it could not be stopped.
+#: How long after its deadline and the late-stop allowance a machine counts as off, unseen, seconds.
+SURELY_OFF_S = 60.0
+
 Owner = Literal["run", "session", "wake", "up", "kept"]
 
 
@@ -118,3 +122,27 @@ def _usd_since(line: Line, since: float) -> float:
 def _is_of(line: Line, name: str) -> bool:
     """Whether the line is of a machine of that name; its id is not known before the machine was made."""
     return line.machine is not None and line.machine.rpartition(" (")[0] == name
+
+
+# --------------------------------------------------------------------------------- what the machine's history says
+def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
+    """Whether a machine that was left on is off: the cloud said so, or its deadline has passed."""
+    if one.owner not in ("up", "kept"):
+        return False
+    of_it = [s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s)]
+    if any(s.stopped is not None or is_past_deadline(s.fence, now) for s in of_it):
+        return True
+    newer = [s for s in power if one.instance_id and s.instance_id == one.instance_id]
+    return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
+
+
+def is_past_deadline(deadline: float | None, now: float) -> bool:
+    """Whether a machine with this deadline is off by now, whatever was seen of it."""
+    return deadline is not None and now > deadline + FENCE_LATENESS_S + SURELY_OFF_S
+
+
+def is_start_of(one: Reservation, record: UsageRecord) -> bool:
+    """Whether the record is of the start that the reservation is for."""
+    if one.started is not None:
+        return record.instance_id == one.instance_id and abs(record.started - one.started) <= 1.0
+    return record.started >= one.at - NEAR_S

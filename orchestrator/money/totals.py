@@ -1,13 +1,14 @@
-"""Sums of the ledger's lines by day, job, machine and the like, and what of them is not certain. Pure."""
+"""Sums of the ledger's lines by day, job, machine and the like, and what of them is not certain; days and months of one
+zone. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Literal
 
-from orchestrator.money.calendar import days
+from orchestrator.base.clock import bounded
 from orchestrator.money.caps import Window
 from orchestrator.money.ledger import IDLE, Line, Sure
 
@@ -135,3 +136,33 @@ def remarks(lines: Iterable[Line]) -> list[LedgerNote]:
             sums[key] = sums.get(key, 0.0) + line.usd
     notes = [LedgerNote(sure, what, why, usd) for (sure, what, why), usd in sums.items()]
     return sorted(notes, key=lambda r: (r.sure != "unpriced", -r.usd, r.what))
+
+
+def start_of_day(moment: float, zone: tzinfo) -> float:
+    """When the day of ``moment`` began."""
+    return _midnight(datetime.fromtimestamp(moment, zone), zone)
+
+
+def start_of_month(moment: float, zone: tzinfo) -> float:
+    """When the month of ``moment`` began."""
+    return _midnight(datetime.fromtimestamp(moment, zone).replace(day=1), zone)
+
+
+def end_of_month(moment: float, zone: tzinfo) -> float:
+    """When the month after that of ``moment`` begins."""
+    first = datetime.fromtimestamp(moment, zone).replace(day=1)
+    return _midnight((first + timedelta(days=32)).replace(day=1), zone)
+
+
+def days(start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
+    """The pieces of a time that lie in one day each; what a damaged record adds beyond :data:`LATEST` is left out."""
+    start, end = bounded(start), bounded(end)
+    while start < end:
+        midnight = _midnight(datetime.fromtimestamp(start, zone) + timedelta(days=1), zone)
+        yield start, min(end, midnight)
+        # Where a zone sets its clock back at midnight, that midnight is not after ``start``.
+        start = max(min(end, midnight), start + 1e-3)
+
+
+def _midnight(day: datetime, zone: tzinfo) -> float:
+    return datetime.combine(day.date(), datetime.min.time(), zone).timestamp()

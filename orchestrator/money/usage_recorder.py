@@ -13,12 +13,19 @@ from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import SANDBOX_PROJECT, CloudTarget
 from orchestrator.money import billable
-from orchestrator.money.billable import Key, ResourceHistory, ResourceRecord
+from orchestrator.money.billable import (
+    Key,
+    ResourceHistory,
+    ResourceRecord,
+    is_ours,
+    of_machine,
+    of_resource,
+    target_of,
+)
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.prices.machine import machine_price
-from orchestrator.money.prices.storage import is_ours, of_machine, of_resource, target_of
 from orchestrator.money.prices.table import PriceTable
 from orchestrator.money.reconcile import closings
 

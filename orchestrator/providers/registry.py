@@ -1,18 +1,23 @@
-"""The providers, by the kind of their targets."""
+"""The providers, by the kind of their targets, and their clouds, which record usage: whatever a workflow sees of a
+target's machine is written into the book. If the book cannot be written, machines can be looked at and stopped, but not
+started."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
 if TYPE_CHECKING:
     from orchestrator.base.clock import Clock
     from orchestrator.base.installation import Finding
-    from orchestrator.machines.cloud import Machine
+    from orchestrator.machines.cloud import BillableResource, Machine, Operation
     from orchestrator.machines.cloud_api import Cloud, Clouds, Login, MachineCache
+    from orchestrator.money.prices.table import PriceTable
+    from orchestrator.money.usage_recorder import UsageRecorder
 
 
 class ProviderClient(Protocol):
@@ -87,3 +92,79 @@ class ProviderClouds:
         if target.kind not in self._clients:
             self._clients[target.kind] = PROVIDERS[target.kind].client(self._clock)
         return self._clients[target.kind]
+
+
+class RecordingClouds:
+    """Any :class:`~orchestrator.machines.cloud_api.Clouds` that records usage. Both are made on first use."""
+
+    def __init__(self, clouds: Callable[[], Clouds], recorder: Callable[[], UsageRecorder]) -> None:
+        self._clouds, self._recorder = cache(clouds), cache(recorder)
+
+    def resolve(self, target: CloudTarget | SandboxTarget) -> CloudTarget:
+        return self._clouds().resolve(target)
+
+    def if_there(self, target: CloudTarget | SandboxTarget) -> CloudTarget | None:
+        return self._clouds().if_there(target)
+
+    def open(self, target: CloudTarget) -> Cloud:
+        return cast("Cloud", _RecordingCloud(self._clouds().open(target), target, self._recorder))
+
+    def login(self, target: CloudTarget) -> Login:
+        return self._clouds().login(target)
+
+
+class _RecordingCloud:
+    """A cloud that records what it shows of the target's machine, and starts none whose usage cannot be recorded."""
+
+    def __init__(self, cloud: Cloud, target: CloudTarget, recorder: Callable[[], UsageRecorder]) -> None:
+        self._cloud, self._target, self._recorder = cloud, target, recorder
+
+    def machine(self, zone: str, name: str) -> Machine | None:
+        machine = self._cloud.machine(zone, name)
+        self._record([machine] if machine is not None else [])
+        return machine
+
+    def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
+        machines, unasked = self._cloud.machines(labels)
+        self._record(machines)
+        return machines, unasked
+
+    def disks(self, machine: Machine) -> list[BillableResource]:
+        disks = self._cloud.disks(machine)
+        if machine.name == self._target.instance:
+            self._recorder().record_disks(self._target, machine, disks)
+        return disks
+
+    def operations(self, zone: str, name: str) -> list[Operation]:
+        operations = self._cloud.operations(zone, name)
+        if name == self._target.instance:
+            self._recorder().record_operations(self._target, zone, operations)
+        return operations
+
+    def _record(self, machines: list[Machine]) -> None:
+        for machine in machines:
+            if machine.name == self._target.instance:
+                self._recorder().record_machine(self._target, machine)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._cloud, name)
+        if name not in ("create", "start"):
+            return method
+
+        def start(*args: Any) -> Any:
+            self._recorder().check()
+            return method(*args)
+
+        return start
+
+
+def price_table(*, refresh: bool = False) -> PriceTable:
+    """The price list in force; with ``refresh``, fetches today's and stores it. Raises FcctlError."""
+    from orchestrator.money.prices import file as price_file
+    from orchestrator.providers.gcp.list_prices import LIST_PRICES
+
+    if refresh:
+        from orchestrator.providers.gcp.prices import fetch
+
+        price_file.write(fetch(LIST_PRICES))
+    return price_file.read(lambda: LIST_PRICES) or LIST_PRICES

@@ -50,7 +50,6 @@ class Imported:
     renamed: int = 0
 
 
-# ------------------------------------------------------------------------------------------------ writing
 def write(runs: Iterable[Shown], stream: IO[bytes]) -> None:
     """All plain files of the runs' folders as tar.zst, the same bytes for the same files whoever packs them."""
     import zstandard
@@ -87,7 +86,6 @@ def _add(tar: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None
     tar.addfile(info, content)
 
 
-# ------------------------------------------------------------------------------------------------ reading
 def read(store: FileStore, path: Path, *, keep: bool = True) -> Imported:
     """Take in the runs of an archive: all of them, once every byte of it is verified, or none. Without ``keep``, verify
     only. Raises NotFoundError: there is no such file; FcctlError: it is damaged, hostile, or no archive of runs;

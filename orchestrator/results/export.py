@@ -1,4 +1,5 @@
-"""Results for other tools: runs as JSON, benchmarks as CSV or JSON lines, and FlashCore's figures."""
+"""Results for other tools: runs as JSON, benchmarks as CSV or JSON lines, FlashCore's figures; and a run's artifacts
+outside the store (``--publish DIR``)."""
 
 from __future__ import annotations
 
@@ -6,18 +7,19 @@ import csv
 import io
 import json
 import math
+import shutil
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.base.errors import NotFoundError
+from orchestrator.base.errors import ConflictError, NotFoundError
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import csv_cell, finite, part
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
-from orchestrator.results.measurement import HOW_TO
 from orchestrator.results.records import SCHEMA_VERSION
 from orchestrator.results.store.rows import gpu_name
-from orchestrator.results.timings import Peers, Timing, shape_of, timings
+from orchestrator.results.timings import HOW_TO, Peers, Timing, shape_of, timings
 
 #: The shape FlashCore's goals are about; the export speaks of it where a benchmark has it.
 MISSION = "mission"
@@ -144,3 +146,28 @@ def _fits(value: int | None) -> int | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+SUMMARY = Path("reports/summary.md")
+
+
+def publish(run: Path, into: Path) -> list[Path]:
+    """Copies ``artifacts/`` of the run's folder to ``into/artifacts/``, and its report to ``into/reports/summary.md``.
+    Files of the same names are replaced, others stay. Returns the copies. Raises NotFoundError: there is nothing;
+    ConflictError: a file is where a folder must be, or the disk refuses."""
+    source = run / "artifacts"
+    pairs = [(path, into / "artifacts" / path.relative_to(source)) for path in sorted(source.rglob("*"))]
+    if (source / SUMMARY).is_file():
+        pairs.append((source / SUMMARY, into / SUMMARY))
+    pairs = [(path, copy) for path, copy in pairs if path.is_file() and not path.is_symlink()]
+    if not pairs:
+        raise NotFoundError("the run left no artifacts to publish", hint=f"its files: {run}")
+    try:
+        for path, copy in pairs:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            temporary = copy.with_name(f".{copy.name}.new")
+            shutil.copyfile(path, temporary)
+            temporary.replace(copy)
+    except OSError as error:
+        raise ConflictError(f"the artifacts cannot be published in {into}", cause=str(error)) from error
+    return [copy for _, copy in pairs]

@@ -1,11 +1,15 @@
 """Figures that another program measured, as a run of the store that says so wherever it is shown: by its status, its
-job, its target, its id and the method of its benchmarks. No comparison with it has a verdict."""
+job, its target, its id and the method of its benchmarks. No comparison with it has a verdict.
+
+The published runs of an H100 and an H200 are laid out as complete runs of a workspace here, too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +23,7 @@ from orchestrator.results.records import IMPORTED, UNVERIFIED, DocumentRecord, R
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
+
 
 #: Part of the run's id, as job and target.
 JOB, TARGET = "imported", "unverified"
@@ -113,3 +118,39 @@ def _when(at: str | None, origin: str, path: Path, clock: Clock) -> float:
         hint = "give the day on which the figures were measured: --at 2026-10-14"
         raise UsageError(f"{origin} {shown} is not in the past", hint=hint)
     return when
+
+
+_CONFIG = """[project]
+name = "flashcore-example"
+
+[targets.gpu-host]
+kind = "ssh"
+host = "gpu-host.invalid"
+"""
+
+
+def install_published(source: Path, results: Path, run_id: str | None = None) -> Path:
+    """Put the published run in ``source`` into ``results/runs``, its documents where its steps wrote them; returns its
+    folder there."""
+    raw = json.loads((source / "run.json").read_text())
+    raw["run_id"] = run_id or raw["run_id"]
+    folder = results / "runs" / str(raw["run_id"])
+    for step in raw["steps"]:
+        out = folder / "steps" / step["id"] / "out"
+        out.mkdir(parents=True)
+        step["documents"] = []
+        for file in sorted(source.glob(f"{step['id']}-*.json")):
+            name = file.name.removeprefix(f"{step['id']}-")
+            shutil.copyfile(file, out / name)
+            kind = json.loads(file.read_text())["kind"]
+            step["documents"].append({"kind": kind, "path": f"steps/{step['id']}/out/{name}"})
+    shutil.copyfile(source / "telemetry.jsonl", folder / "telemetry.jsonl")
+    (folder / "run.json").write_text(json.dumps({"target": "gpu-host", **raw}))
+    return folder
+
+
+def published_workspace(repository: Path, folder: Path) -> None:
+    """Make ``folder`` a published_workspace with every published run of ``repository``."""
+    (folder / "fcctl.toml").write_text(_CONFIG)
+    for record in sorted(repository.glob("results/reference/*/*/run.json")):
+        install_published(record.parent, folder / "results")

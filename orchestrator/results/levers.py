@@ -79,7 +79,6 @@ def findings(measured: Measured, limit: int | None = SHOWN) -> list[Finding]:
     return sorted(fired, key=lambda one: -one.impact)[:limit]
 
 
-# ------------------------------------------------------------------------------------------------ the compiler's word
 def spills(m: Measured) -> Found:
     """Spilled registers: nothing else is worth a look before they are gone. Impact 100."""
     return (100.0, [("spills, bytes per thread", f"{m.spill_bytes:.0f}", "> 0")]) if m.spill_bytes else None
@@ -91,7 +90,6 @@ def stack(m: Measured) -> Found:
     return (100.0, [("stack, bytes per thread", f"{size:.0f}", "> 0")]) if size else None
 
 
-# ------------------------------------------------------------------------------------------------ units
 def scalar_fallback(m: Measured) -> Found:
     """Tensor cores are idle, and have a target, while the SM is busy. Impact 99: it is worth an order of magnitude."""
     if not m.wants_tensor or m.tensor_pct is None or m.sm_pct is None or m.tensor_pct >= 2 or m.sm_pct < 20:
@@ -122,7 +120,6 @@ def exponentials(m: Measured) -> Found:
     return m.roofline_pct, [("time at the exp2 ceiling", f"{m.roofline_pct:.0f} % of p50", ">= 40 %")]
 
 
-# ------------------------------------------------------------------------------------------------ the launch
 def launch_bound(m: Measured) -> Found:
     """An empty launch is a large part of the time. Impact: that part."""
     share = 100 * min(1.0, m.launch_floor_us / m.p50_us) if m.p50_us and m.launch_floor_us is not None else 0.0
@@ -154,7 +151,6 @@ def last_wave(m: Measured) -> Found:
     ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ what warps wait for
 _LATENCY = ("long_scoreboard", "short_scoreboard", "wait", "barrier", "drain", "membar", "no_instruction", "imc_miss")
 
 

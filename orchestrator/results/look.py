@@ -1,4 +1,4 @@
-"""Finished runs by name or tag, with their documents."""
+"""Finished runs by name or tag, with their documents; and from which runs a run comes."""
 
 from __future__ import annotations
 
@@ -164,3 +164,22 @@ def whole(store: FileStore, run_id: str) -> Shown:
 def chosen(store: FileStore, names: Sequence[str], root: Path | None = None) -> list[Shown]:
     """The runs called ``names`` as :func:`named` takes them, each once, in the order given."""
     return [whole(store, run_id) for run_id in dict.fromkeys(i for name in names for i in named(store, name, root))]
+
+
+#: Generations, and runs of each direction.
+DEPTH, RUNS = 10, 50
+_LINE = """
+    WITH RECURSIVE line (id, depth) AS (
+        VALUES (?, 0) UNION SELECT {to}, depth + 1 FROM parents JOIN line ON {of} = id WHERE depth < ?
+    ) SELECT id, min(depth) FROM line WHERE id != ? GROUP BY id ORDER BY 2, 1 LIMIT ?
+"""
+
+
+def lineage(store: FileStore, run_id: str) -> tuple[list[str], list[str]]:
+    """Ids of the runs before it, the first one first, and of those after it. Runs that were deleted are named, too."""
+    given = (run_id, DEPTH, run_id, RUNS)
+    before, after = (
+        [str(name) for name, _ in store.query(_LINE.format(to=to, of=of), given)]
+        for to, of in (("parent", "run_id"), ("run_id", "parent"))
+    )
+    return before[::-1], after

@@ -1,4 +1,5 @@
-"""A benchmark document read as timings: what was measured, on which shape, by our kernel or by the reference.
+"""A benchmark document read as timings: what was measured, on which shape, by our kernel or by the reference; and what
+the index of the store keeps of each.
 
 The documents come from a host, so that nothing in them need be there or have the right type.
 """
@@ -10,7 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import number, objects, table
+from orchestrator.results.records import RunRow
 
 #: Of a document; what is behind them is not looked at.
 MAX_ENTRIES = 20_000
@@ -87,6 +90,20 @@ class Peers:
         return self._paired.get((timing.name, other.name), by_medians)
 
 
+def controls(timed: list[Timing]) -> list[Timing]:
+    """Anchors, and references that stand beside something that is none: alone, code with PyTorch in its name is
+    somebody's own."""
+    ours = {(t.case, t.mode) for t in timed if not t.is_reference and not t.is_anchor}
+    return [t for t in timed if t.is_anchor or (t.is_reference and (t.case, t.mode) in ours)]
+
+
+def method_of(document: dict[str, Any]) -> str:
+    """How it was measured: the tool, and the version of its method if that has one."""
+    version = document.get("method_version")
+    tool = document.get("tool")
+    return " ".join(str(part)[:60] for part in (tool, f"v{version}" if version is not None else None) if part)
+
+
 def shape_of(value: object) -> dict[str, int] | None:
     """``{B, H, S, D}`` if ``value`` is that."""
     if not isinstance(value, dict):
@@ -125,3 +142,77 @@ def _case(name: str, variant: str, given: object) -> str:
     parts = [p.strip("]) ") for p in _SEPARATOR.split(name)]
     named = [p for p in parts if p and p != variant and not _REFERENCE.search(p)]
     return named[0] if named else name
+
+
+#: The next step where nothing was measured.
+HOW_TO = "let a step write a benchmark, or collect one (google-benchmark, nvbench, pytest-benchmark): docs/jobs.md"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One benchmark of one run, as the index of the store holds it. ``p50`` in ``unit``."""
+
+    run_id: str
+    created: str  # ISO 8601, UTC
+    job: str
+    target: str
+    status: str
+    benchmark: str
+    variant: str
+    mode: str
+    unit: str
+    shape: str  # 1,8,512,64; empty if not said
+    method: str
+    reference: bool  # code that is not ours, timed beside ours
+    p50: float
+    n: int
+    gpu: str | None
+    driver: str | None
+    git_commit: str | None
+    tree_sha256: str
+    #: Its time over that of the fastest reference beside it, as measured in pairs where it was; None without one.
+    ratio: float | None = None
+    settings: str = ""  # what --set replaced: TILE=64 STAGES=2
+
+
+#: Benchmarks of one document that the index keeps, and characters of a name.
+MAX_ROWS, TEXT = 5000, 200
+
+
+def measurements(
+    document: dict[str, Any], run: RunRow, driver: str | None, settings: str = ""
+) -> list[Measurement]:  # fmt: skip
+    """Every benchmark of ``document`` that has a median, or, where its tool reports none, a mean."""
+
+    timed = entries(document)[:MAX_ROWS]
+    theirs = {id(t) for t in controls(timed)}
+    environment = document.get("environment")
+    stated = environment.get("driver") if isinstance(environment, dict) else None
+    device = document.get("device")
+    method = method_of(document)
+    measured = []
+    peers = Peers(timed, document)
+    for timing in timed:
+        middle = timing.stats.get("p50") or timing.stats.get("mean")
+        if middle is None or middle <= 0:
+            continue
+        ratio = next((peers.ratio(timing, reference) for reference in peers.references(timing)), None)
+        measured.append(
+            Measurement(
+                **pick(run, "run_id created job target status git_commit tree_sha256"),
+                benchmark=timing.name[:TEXT],
+                variant=timing.variant[:TEXT],
+                mode=timing.mode[:TEXT],
+                unit=timing.unit[:TEXT],
+                shape=shape_text(timing.shape)[:TEXT],
+                method=method[:TEXT],
+                reference=id(timing) in theirs,
+                p50=middle,
+                n=max(0, min(int(timing.stats.get("n", 0)), 2**31)),
+                gpu=device[:TEXT] if isinstance(device, str) and device else run.gpu,
+                driver=stated[:TEXT] if isinstance(stated, str) and stated else driver,
+                ratio=ratio.value if ratio else None,
+                settings=settings[:TEXT],
+            )
+        )
+    return measured

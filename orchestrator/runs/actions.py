@@ -11,14 +11,14 @@ from fcctl_remote import wire
 from orchestrator.base.errors import DiskError, FcctlError, HostFault, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.wake_options import StartOptions
 from orchestrator.machines.shutdown_timer import Armed, arm, disarm
+from orchestrator.machines.targets import StartOptions
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.results.records import RunRecord
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, advance, fold, may_wait
-from orchestrator.runs.notify.notices import of_run, of_stopped, of_unwritten
+from orchestrator.runs.notices import of_run, of_stopped, of_unwritten
 from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
@@ -114,7 +114,7 @@ class RunActions:
         self.log("stepped", **stepped.line(goes_on=goes_on))
 
     def _settle_here(self, reason: str = "the fcctl process that ran its local steps was killed") -> None:
-        stepped = prewake.recover(self.services, self.active, reason)
+        stepped = prewake.recover(self.services, self.active, self.saved, reason)
         status = "cancelled" if self.mode == "launch" else "error"
         self.log("stepped", **{**stepped.line(goes_on=False), "status": status})
 
@@ -311,7 +311,7 @@ class RunActions:
             return
         why = machine.why_it_goes_down()
         if why is not None:
-            self.log("went_down", how=why.how, status=why.status, reason=why.reason, at=why.at)
+            self.log("went_down", how=why.how, status=why.status, reason=why.message, at=why.at)
 
     def wait(self) -> NoReturn:
         """Raises MachineStopped for a run whose results are on the disk of a machine that is off."""

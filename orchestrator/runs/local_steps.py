@@ -3,6 +3,7 @@ program in a folder that no target uses; without this process they end."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
+from orchestrator.base import json_text, safe_paths
 from orchestrator.base.errors import HostFault, plural
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
+from orchestrator.machines.connect.framing import in_range
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
-from orchestrator.results.records import RunStatus
+from orchestrator.results.records import RunRecord, RunStatus
 from orchestrator.runs.ending import outcome_type
 from orchestrator.runs.job.plan import cuda_arch, dotted
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -27,6 +30,8 @@ from orchestrator.runs.source.api import Source
 from orchestrator.runs.transfer import collect, follow, send_source
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orchestrator.results.store.active import FileActiveRun
 
 HERE = LocalTarget.model_construct(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
@@ -57,8 +62,13 @@ class LocalStepsResult:
 
 
 def carry_out(services: Services, active: FileActiveRun, saved: SavedPlan, source: Source) -> LocalStepsResult:
-    """Runs the steps and stores their results. Raises HostError if they cannot run here or the source changed."""
-    plan = _plan(saved, services.cuda_image)
+    """Runs the steps, on the builder if the plan has one, and stores their results. Raises HostError if they cannot run
+    here or the source changed."""
+    if saved.builder is not None:
+        record = services.run_on_builder(services, saved.builder, source)
+        if record is not None and (built := _from_builder(services, active, saved.before_wake, record)):
+            return built
+    plan = plan_here(saved, services.cuda_image)
     steps = plural(len(plan.steps), "step")
     services.observer.phase("prewake", f"{steps} on this computer first, before {saved.target.name} is contacted")
     with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
@@ -69,8 +79,31 @@ def carry_out(services: Services, active: FileActiveRun, saved: SavedPlan, sourc
         return _bring_in(link, active, plan.run_id, services)
 
 
-def recover(services: Services, active: FileActiveRun, reason: str) -> LocalStepsResult:
-    """Ends steps that nobody follows, and stores their results."""
+def _from_builder(
+    services: Services, active: FileActiveRun, specs: Sequence[wire.StepSpec], record: RunRecord
+) -> LocalStepsResult | None:
+    """Stores what a run on the builder left; None if its account of the steps is not one of ``specs``."""
+    folder, intake = services.store.folder(record.run_id), active.intake()
+    steps = host_results(functools.partial(read_below, folder), record.run_id)
+    if list(steps) != [spec.id for spec in specs]:
+        why = record.message or f"its run ended as {record.status}"
+        services.observer.note(f"{record.target} could not be used to compile: {why} (run {record.run_id})")
+        return None
+    for file in sorted(f for top in ("steps", "artifacts") for f in (folder / top).rglob("*") if f.is_file()):
+        path = file.relative_to(folder).as_posix()
+        intake.discard(path)
+        with file.open("rb") as stream:
+            for offset in range(0, max(1, file.stat().st_size), wire.MAX_BLOB_BYTES):
+                intake.write(path, offset, stream.read(wire.MAX_BLOB_BYTES))
+    intake.flush()
+    status: RunStatus = TypeAdapter(RunStatus).validate_python(record.status)
+    return LocalStepsResult(status, list(steps.values()), record.message)
+
+
+def recover(services: Services, active: FileActiveRun, saved: SavedPlan, reason: str) -> LocalStepsResult:
+    """Ends steps that nobody follows, and stores the results of those on this computer."""
+    if saved.builder is not None:
+        services.run_on_builder(services, saved.builder, None)
     with ReconnectingHost(services.hosts, HERE, services.clock, services.observer) as link:
         try:
             link.call(lambda s: s.cancel(active.run_id, reason, grace_s=GRACE_S))
@@ -119,7 +152,26 @@ def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _plan(saved: SavedPlan, cuda_image: str) -> wire.RunPlan:
+def read_below(folder: Path, path: str) -> Any:
+    """A JSON file of a complete run, None if it has no such file; raises ValueError if it is none."""
+    try:
+        stream, size = safe_paths.open_result(folder, path)
+    except (OSError, ValueError):
+        return None
+    with stream:
+        return json_text.loads(stream.read(size))
+
+
+def host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:
+    """The steps as the host's own account has them; empty if it left none that can be read."""
+    try:
+        outcome = in_range(outcome_type().validate_python(read("outcome.json")))
+    except (ValueError, ValidationError):
+        return {}
+    return {step.id: step for step in outcome.steps} if outcome.run_id == run_id else {}
+
+
+def plan_here(saved: SavedPlan, cuda_image: str) -> wire.RunPlan:
     """The part of the plan that runs here, without the job's needs of the target."""
     arch = cuda_arch(saved.target)
     given = {"FCCTL_CUDA_ARCH": arch, "TORCH_CUDA_ARCH_LIST": dotted(arch), "CUDAARCHS": arch}

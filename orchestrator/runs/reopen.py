@@ -1,4 +1,5 @@
-"""Reopens a run whose controller is gone; cancels it, gives it up, or starts its machine again for its results."""
+"""Reopens a run whose controller is gone; cancels it, gives it up, or starts its machine again for its results; and
+estimates when a run that has not ended will have."""
 
 from __future__ import annotations
 
@@ -13,16 +14,18 @@ from pydantic import ValidationError
 from fcctl_remote import wire
 from orchestrator.base import models
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnreachable, MachineStopped, RunNotFound
-from orchestrator.base.lock import LOOK_S, claim_within
+from orchestrator.base.journal import LOOK_S, claim_within
+from orchestrator.base.sanitize import clean
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.drive import Driver
-from orchestrator.runs.job.saved_plan import SavedPlan, searches_of
+from orchestrator.runs.job.saved_plan import SavedPlan, helped_by, read_saved, searches_of
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
+
 
 #: What a record raises that is not of the form which it should have.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -130,7 +133,7 @@ def known(services: Services) -> list[ActiveState]:
 def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
     """``run_ids``, and the runs that do nothing but help one of these."""
     helped = set(run_ids).union(*(searches_of(plan) for plan in map(store.plan_of, run_ids) if plan))
-    helping = [r for r in store.active() if (store.plan_of(r) or {}).get("fleet_of") in helped]
+    helping = [r for r in store.active() if helped_by(store.plan_of(r) or {}) in helped]
     return list(dict.fromkeys([*run_ids, *helping]))
 
 
@@ -148,9 +151,9 @@ def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.
                     driver.cancel(reason, grace_s)
                 return driver.finish()
             except MachineStopped:
-                if saved.fleet_of is None:
+                if saved.fleet_of is None and saved.builds_for is None:
                     raise
-                return driver.give_up(reason, disk=False)  # it only helped a search: what is there is of no use
+                return driver.give_up(reason, disk=False)  # it only helped a run: what is there is of no use
     except ConflictError:
         link = new_link(services, saved.target, patience_s=0.0)
         try:
@@ -197,3 +200,68 @@ def fetch(services: Services, run_id: str, planned: SavedPlan | None = None) -> 
             set_aside_wake(services, planned, planned.wake_usd)
             driver.wake(planned.wake_s, planned)
         return driver.finish()
+
+
+#: Earlier runs that count, the newest first.
+RUNS_BEFORE = 10
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """A run that is queued or running. Times are seconds from now; of a queued one, from when it begins."""
+
+    run_id: str
+    target: str
+    queued: bool
+    #: The run that has the machine.
+    behind: str | None = None
+    #: ``bench 4/5``.
+    step: str | None = None
+    #: The median of earlier runs that passed; None: without one, or if it takes longer.
+    expected_s: float | None = None
+    #: Until the timeouts of its steps are over; None: its host did not say how far it is.
+    at_most_s: float | None = None
+
+
+def remaining(services: Services, states: Sequence[ActiveState]) -> list[Remaining]:
+    """Of the runs that are queued or running, by whomever they are followed."""
+    return [_of(services, state) for state in states if state.state in ("queued", "running", "followed")]
+
+
+def _of(services: Services, state: ActiveState) -> Remaining:
+    summary, now = state.summary, services.clock.now()
+    if summary is None:
+        return Remaining(state.run_id, state.target, queued=state.state == "queued")
+    queued = summary.status == "queued"
+    expected_s = _usual_s(services, state)
+    if expected_s is not None and not queued:
+        expected_s -= now - summary.created
+    return Remaining(
+        state.run_id,
+        state.target,
+        queued,
+        clean(summary.behind, 63) if summary.behind else None,
+        f"{clean(summary.step, 24)} {summary.step_index + 1}/{summary.step_count}" if summary.step else None,
+        expected_s if expected_s is not None and expected_s > 0 else None,
+        _at_most_s(services, state, now),
+    )
+
+
+def _usual_s(services: Services, state: ActiveState) -> float | None:
+    """What earlier runs of the job on the target took, those that passed."""
+    rows = services.store.rows(limit=RUNS_BEFORE, job=state.job, target=state.target, status="passed")
+    from statistics import median
+
+    return median(row.duration_s for row in rows) if rows else None
+
+
+def _at_most_s(services: Services, state: ActiveState, now: float) -> float | None:
+    """The timeouts of the steps that are left, less what the current one has used."""
+    summary, saved = state.summary, read_saved(services.store, state.run_id)
+    if summary is None or saved is None:
+        return None
+    spans = [step.timeout_s * (step.retries + 1) for step in saved.plan.steps]
+    used = sum(spans[: summary.step_index])
+    if summary.step_started is not None and summary.step_index < len(spans):
+        used += min(max(0.0, now - summary.step_started), spans[summary.step_index])
+    return max(0.0, min(sum(spans), saved.worst_case_minutes * 60) - used)

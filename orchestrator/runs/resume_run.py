@@ -8,23 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
 
 from fcctl_remote import wire
 from fcctl_remote.gates import effect
-from orchestrator.base import json_text, safe_paths, times
 from orchestrator.base import run_id as ids
+from orchestrator.base import times
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
-from orchestrator.base.lock import LOOK_S
+from orchestrator.base.journal import LOOK_S
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from orchestrator.runs.drive import Driver
-from orchestrator.runs.ending import outcome_type
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
 from orchestrator.runs.reopen import new_link, resumed
 from orchestrator.runs.run import Finished, collect_and_finish
@@ -61,6 +57,8 @@ def resume_run(
             f"run {run_id} is a worker host of the search {helped}",
             hint=f"continue the search with all its machines: fcctl tune --resume {helped}",
         )
+    if helped := plan.get("builds_for"):
+        raise ConflictError(f"run {run_id} only compiled for run {helped}", hint="start a new run")
     _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
     resume = _Resume(services, run_id, agree, price, timeout_s)
     begun = None if services.store.is_complete(run_id) else resume.from_disk()
@@ -131,7 +129,7 @@ class _Resume:
             raise ConflictError(
                 f"run {run_id} was never submitted to its machine: nothing to resume", hint="start a new run"
             )
-        rest = self._rest(saved, prewake.results(journal), partial(_read_below, folder))
+        rest = self._rest(saved, prewake.results(journal), partial(prewake.read_below, folder))
         if self.timeout_s is not None:
             _check_timeout(self.timeout_s, rest.plan)
             first, *others = rest.plan.steps
@@ -148,7 +146,7 @@ class _Resume:
 
     def _rest(self, saved: SavedPlan, stepped: Sequence[wire.StepResult], read: Callable[[str], Any]) -> SavedPlan:
         """The plan of what is left, with what was done. Raises UsageError if nothing is left."""
-        results = _host_results(read, self.run_id)
+        results = prewake.host_results(read, self.run_id)
         done = [*takewhile(bool, (_done(spec, results) for spec in saved.plan.steps))]
         left = saved.plan.steps[len(done) :]
         if not left:
@@ -166,7 +164,7 @@ class _Resume:
             adopted=[*saved.plan.adopted, *finished],
             resume_from=self.run_id,
         )
-        return saved.model_copy(update={"plan": plan, "before_wake": [], "session": None})
+        return saved.model_copy(update={"plan": plan, "before_wake": [], "builder": None, "session": None})
 
     def _begin(self, rest: SavedPlan, replaces: Sequence[str] = ()) -> _Begun:
         """Begins the new run and acquires its machine, in place of the reservations ``replaces``; closes the run if
@@ -202,16 +200,6 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
             f" {times.text(most_s)}",
             hint=f"use --timeout {times.text(most_s)}; or raise budget.minutes in the job file, and start a new run",
         )
-
-
-def _read_below(folder: Path, path: str) -> Any:
-    """A JSON file of a complete run, None if it has no such file; raises ValueError if it is none."""
-    try:
-        stream, size = safe_paths.open_result(folder, path)
-    except (OSError, ValueError):
-        return None
-    with stream:
-        return json_text.loads(stream.read(size))
 
 
 def _check_last(services: Services, run_id: str, job: str) -> None:
@@ -250,15 +238,6 @@ def _waits(driver: Driver) -> bool:
             f"run {driver.run_id} is still active: nothing to resume", hint=f"fcctl attach {driver.run_id}"
         )
     return ended is None
-
-
-def _host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:
-    """The steps as the host's own account has them; empty if it left none that can be read."""
-    try:
-        outcome = outcome_type().validate_python(read("outcome.json"))
-    except (ValueError, ValidationError):
-        return {}
-    return {step.id: step for step in outcome.steps} if outcome.run_id == run_id else {}
 
 
 def _done(spec: wire.StepSpec, results: Mapping[str, wire.StepResult]) -> wire.StepResult | None:

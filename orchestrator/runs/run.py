@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.wake_options import StartOptions
+from orchestrator.machines.targets import StartOptions
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan

@@ -15,14 +15,15 @@ from orchestrator.machines.host_api import Bundles
 from orchestrator.money.caps import Budget
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.machine.left_on import MachinesLeftOn
-from orchestrator.runs.source.api import SourceReader
+from orchestrator.runs.source.api import Source, SourceReader
 
 if TYPE_CHECKING:
     from orchestrator.leases.session_rules import SessionRecord
     from orchestrator.money.book import SpendingBook
     from orchestrator.results.store.store import FileStore
-    from orchestrator.runs.notify.notices import Notice
-    from orchestrator.runs.notify.notifier import Notifier
+    from orchestrator.runs.job.saved_plan import SavedPlan
+    from orchestrator.runs.notices import Notice
+    from orchestrator.runs.notifier import Notifier
 
 
 #: Makes the report of a run: content by path, of its record, its folder and its steps' settings; raises FcctlError.
@@ -47,6 +48,8 @@ class Services(MachineParts):
     recover_runs: Callable[[Services, Sequence[str]], object]
     #: Ends the sessions whose machine is off, or whose fcctl was killed.
     recover_sessions: Callable[[Services], None]
+    #: Runs local steps on a builder; see :func:`orchestrator.runs.builder.run_there`.
+    run_on_builder: Callable[[Services, SavedPlan, Source | None], RunRecord | None]
     report_files: ReportFiles | None = None
     #: Makes the report of a session: content by name; raises FcctlError.
     session_files: Callable[[Services, SessionRecord], Mapping[str, bytes]] | None = None

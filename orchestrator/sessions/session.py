@@ -8,19 +8,28 @@ from dataclasses import asdict, dataclass
 from fcctl_remote import wire
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, NotFoundError
-from orchestrator.base.lock import LOOK_S, claim_within
+from orchestrator.base.journal import LOOK_S, claim_within
 from orchestrator.leases import session_rules as sessions
-from orchestrator.leases.find import OpenSession, cloud_target, everywhere, is_past, is_session_machine, known
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.leases.session_files import LockedSession
-from orchestrator.leases.session_rules import How, Machine, SavedSession, SessionRecord
+from orchestrator.leases.session_rules import (
+    How,
+    Machine,
+    OpenSession,
+    SavedSession,
+    SessionRecord,
+    cloud_target,
+    everywhere,
+    is_past,
+    is_session_machine,
+    known,
+)
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
-from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.find import find_machines
 from orchestrator.machines.provision.release import Policy, Released, others_on_host
-from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_idle, token_of
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
@@ -292,7 +301,7 @@ def _end_if_off(
     stopped = why.at if why is not None else None
     if stopped is None and seen is not None and is_same:
         stopped = seen.stopped
-    reason = why.reason if why is not None else f"{machine.name} was stopped and started again"
+    reason = why.message if why is not None else f"{machine.name} was stopped and started again"
     if why is not None and why.how == "guest":
         reason = f"{machine.name} stopped itself: it was idle, or its time limit was reached"
     _note_end(services, _end(services, saved, session, "off", reason, stopped))

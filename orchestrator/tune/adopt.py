@@ -27,7 +27,7 @@ from orchestrator.results.tuning import TuneResult
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.tune import adoption
 from orchestrator.tune.adoption import Adoption
-from orchestrator.tune.fleet.rules import MEMBER
+from orchestrator.tune.fleet_rules import MEMBER
 from orchestrator.tune.search_file import Adopt
 
 if TYPE_CHECKING:

@@ -91,7 +91,6 @@ def _whole(folder: Path, sha256: str) -> Bundle | None:
     return Bundle(path, sha256, len(content)) if hashlib.sha256(content).hexdigest() == sha256 else None
 
 
-# ------------------------------------------------------------------------------------------------ what is in it
 def _closure() -> list[metadata.Distribution]:
     """The roots and their requirements, sorted by name. Raises: ConfigError, if one is not installed."""
     needed: dict[str, metadata.Distribution] = {}

@@ -1,20 +1,24 @@
-"""``tune/<name>.yaml``: the spec that the host gets, and the keys that only the controller needs."""
+"""``tune/<name>.yaml``: the spec that the host gets, and the keys that only the controller needs; and a search as a job
+of one step, which ``fcctl tune`` runs."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import safe_paths, yaml_lines
 from orchestrator.base.errors import FcctlError, JobError, UsageError, did_you_mean, nearest
 from orchestrator.base.models import Problem
-from orchestrator.runs.job.job import InvalidJob, Job, Step
+from orchestrator.runs.job.job import Gate, InvalidJob, Job, Step
+from orchestrator.tune.fleet_rules import SCHEDULER_FILE
 
 if TYPE_CHECKING:
     from fcctl_tune.search.spec import Spec
+
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _STEP_OF_PATH = re.compile(r"[^.\[\]]+|\[(\d+)\]")
@@ -187,7 +191,6 @@ def _no_such_variant(search: Search, variable: str, value: str, job: str | None)
     return UsageError(f"--set {refusal}", cause=cause, hint=hint)
 
 
-# ------------------------------------------------------------------------------------------------ what may be wrong
 def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None) -> Spec:
     from fcctl_tune.errors import SpecError
     from fcctl_tune.search.spec import Spec
@@ -244,3 +247,51 @@ def _variants(variants: Any, env: Mapping[str, str], sheet: SearchFile) -> tuple
 
 def _invalid(where: str, problem: str, hint: str | None = None) -> InvalidSearch:
     return InvalidSearch([Problem(where, problem, hint)])
+
+
+#: Of the job, and so in its runs' ids: ``last:tune``.
+JOB_NAME = "tune"
+#: Starts a step's search.
+COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" run "$FCCTL_TUNE_SPEC" --out "$FCCTL_ARTIFACTS/tune"'
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The command line's options of a search; None: as in its file."""
+
+    trials: int | None = None
+    elites: int | None = None
+    strategy: str = "auto"
+    #: The strategy of a second search at the same budget, to compare with.
+    control: str | None = None
+    cases: Sequence[str] = ()
+    seed: int | None = None
+    timeout_s: float = 3600.0
+    #: The leader's name among several machines.
+    host: str | None = None
+
+
+def narrowed(search: Search, options: SearchOptions) -> Search:
+    """``search`` with the numbers and cases of the command line. Raises: InvalidSearch."""
+    from fcctl_tune.errors import SpecError
+
+    try:
+        return replace(search, spec=search.spec.narrowed(options.trials, options.elites, options.cases))
+    except SpecError as error:
+        raise InvalidSearch([Problem("the command line", f"{error.key}: {error.problem}")]) from None
+
+
+def job_of(search: Search, options: SearchOptions) -> Job:
+    """The job that carries ``search`` out."""
+    words = ["--strategy", options.strategy]
+    words += ["--compare", options.control] if options.control else []
+    words += ["--seed", str(options.seed)] if options.seed is not None else []
+    fleet = f' --fleet "$FCCTL_RUN_DIR/fleet/{SCHEDULER_FILE}" --host {options.host}' if options.host else ""
+    hint = "no configuration passed build, check and measurement: see the log, and tune/tune_log.csv for each trial"
+    step = Step(
+        id=JOB_NAME, run=f"{COMMAND} {shlex.join(words)}{fleet}", tune=search.name, timeout=options.timeout_s,
+        activity="tune", exit_codes={"69": "unavailable"},
+        gates=[Gate(expr="tuning.summary.states.complete >= 1", hint=hint)],
+    )  # fmt: skip
+    title = f"Tune {search.name}" + (f": {search.spec.title}" if search.spec.title else "")
+    return Job(job=JOB_NAME, title=title[:200], env=dict(search.env), steps=[step])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fcctl_remote.base.text import kernel_name
 from orchestrator.base.sanitize import clean
 
 _OPEN, _CLOSE = "<([{", ">)]}"
@@ -11,7 +12,7 @@ _OPEN, _CLOSE = "<([{", ">)]}"
 
 def apart(names: Sequence[str], width: int) -> list[str]:
     """Each in at most ``width`` characters. Of one template's kernels only the arguments that differ are kept."""
-    names = [clean(name, 1000) for name in names]
+    names = [kernel_name(clean(name, 1000)) for name in names]
     groups: dict[str, set[str]] = {}
     for name in names:
         groups.setdefault(name.partition("<")[0], set()).add(name)

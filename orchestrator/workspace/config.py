@@ -19,7 +19,7 @@ from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import KINDS, Name, SecretSource, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.phase import Phase
-from orchestrator.runs.notify.notices import Notify, without_secret
+from orchestrator.runs.notices import Notify, without_secret
 from orchestrator.schedules.due import Schedule
 
 Path = tuple[str, ...]
@@ -309,6 +309,10 @@ class _Checked:
             hint = "remove it: the table name is the target's name"
             self._problem((*path, "name"), f"unknown key 'name' in targets.{name}", hint)
             return None
+        builder = value.get("builder")
+        if isinstance(builder, str) and builder not in self.data["targets"]:
+            hint = did_you_mean(builder, self.data["targets"])
+            self._problem((*path, "builder"), f"targets.{name}.builder: unknown target '{builder}'", hint)
         return self._section(path, KINDS[kind], {"name": name})
 
     def _name_is_valid(self, table: str, name: str) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+from orchestrator.workspace.findings import Findings
 
 #: Written to the results folder's .gitignore: runs are data of this machine.
 RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.sqlite*\n"
@@ -15,32 +18,6 @@ _RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
 #: They print or delete, and build nothing.
 _NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean")
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What ``fcctl init`` saw in a folder. Paths are relative to it."""
-
-    make_targets: tuple[str, ...] | None = None  # None: no Makefile
-    make_goal: str = ""  # what make makes without an argument
-    make_python: bool = False  # the Makefiles call Python
-    names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
-    cmake: bool = False
-    cmake_tests: bool = False
-    cmake_programs: tuple[tuple[str, bool], ...] = ()  # the command of each, and whether it takes no arguments
-    python_build: str | None = None  # build.py, setup.py or pyproject.toml
-    python_tests: bool = False
-    python_bench: str | None = None  # a script that times something
-    bench_out: str | None = None  # its option for the file of its figures
-    bench_reads: str | None = None  # the reader for that file
-    shell_scripts: tuple[tuple[str, bool], ...] = ()  # each, and whether it works on the machine that it runs on
-    gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
-    uses_nvcc: bool = False  # the build above calls it
-    cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
-    cuda_programs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # that define main(), and what each is linked with
-    cuda_libraries: tuple[str, ...] = ()  # that the programs are linked with
-    prints_times: bool = False  # a program above prints a time with its unit
-    script_tools: tuple[str, ...] = ()  # what gpu_scripts need
 
 
 @dataclass(frozen=True)
@@ -104,16 +81,24 @@ def job_text(findings: Findings, job: str, place: str | None = None) -> str:
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
-job: {job}
+job: {_text(job)}
 title: {_title(steps)}
 
 steps:
 """
     rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
-    if findings.cmake_programs and not any(step.id == "run" for step in steps):
-        programs = _step_text(replace(_run_cmake_programs(findings), notes=()))
-        rest += "\n# Uncomment, and replace ARGUMENTS:\n" + textwrap.indent(programs, "# ")
+    if findings.programs and not any(step.id in ("run", "bench") for step in steps):
+        programs = _step_text(replace(_run_programs(findings), notes=()))
+        rest += "\n# They need arguments: uncomment, and write them.\n" + textwrap.indent(programs, "# ")
     return head + "\n".join(_step_text(step) for step in steps) + rest
+
+
+def _text(name: str) -> str:
+    """``name`` for YAML, which reads ``01``, ``1e5`` and ``on`` as no text."""
+    return name if name[0].isalpha() and name not in _NO_TEXT else f'"{name}"'
+
+
+_NO_TEXT = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 
 
 #: The order of the steps, by their ids; and what a script is for, by a part of its name.
@@ -145,6 +130,8 @@ def _title(steps: list[_Step]) -> str:
 
 
 def _steps(findings: Findings) -> list[_Step]:
+    if findings.builder:
+        return _builder_steps(findings)
     if findings.make_targets is not None:
         return _make_steps(findings, findings.make_targets)
     if findings.cmake:
@@ -152,17 +139,18 @@ def _steps(findings: Findings) -> list[_Step]:
     if findings.python_build:
         return _python_steps(findings)
     if findings.cuda_programs:
+        options = [f"-I{folder}" for folder in findings.include_folders]
         libraries = [f"-l{library}" for library in findings.cuda_libraries]
         build = [
-            f"{_NVCC} -o {_built(name)} {shlex.join([name, *linked, *libraries])}"
+            f"{_NVCC} -o {built(name)} {shlex.join([*options, name, *linked, *libraries])}"
             for name, linked in findings.cuda_programs
         ]
-        run = "\n".join(_built(name) for name, _ in findings.cuda_programs)
-        return [_nvcc(build), _run(run, "bench" if findings.prints_times else "run")]
+        return [_nvcc(build), *_run_those_that_can(findings)]
     if findings.gpu_scripts:
         return _python_steps(findings)
     if findings.cuda_sources:
-        return [_nvcc([f"{_NVCC} -c {shlex.quote(name)} -o {_built(name, '.o')}" for name in findings.cuda_sources])]
+        line = f"{_NVCC} {shlex.join(f'-I{folder}' for folder in findings.include_folders)}".rstrip()
+        return [_nvcc([f"{line} -c {shlex.quote(name)} -o {built(name, '.o')}" for name in findings.cuda_sources])]
     if findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
@@ -186,7 +174,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
         return _Step("build", run, "10m", comment, needs=tools)
     return _Step(
         "build",
-        _logged(run),
+        _for_the_target(findings.rewritten) + _logged(run),
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -196,6 +184,16 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
     )
 
 
+def _for_the_target(rewritten: tuple[tuple[str, str], ...]) -> str:
+    """Commands that put the target's GPU in the place of those that build files name."""
+    files: dict[str, list[str]] = {}
+    for path, options in rewritten:
+        files.setdefault(options, []).append(path)
+    commands = [f"sed -i -E {options} {shlex.join(paths)}\n" for options, paths in files.items()]
+    return (f"# {_REWRITES}\n" if commands else "") + "".join(commands)
+
+
+_REWRITES = "in this run's copy of the source, the target's GPU replaces those that the build files name"
 _RESOURCE_GATES = (
     "gates:                     # uncomment: the build fails above these limits",
     "  - max(build.kernels[*].registers) <= 128",
@@ -203,24 +201,55 @@ _RESOURCE_GATES = (
 )
 
 
+def make_target(targets: tuple[str, ...], goal: str) -> str:
+    """What make is asked to build; "": its own goal, which is ``goal``."""
+    named = next((target for target in _BUILD_TARGETS if target in targets), "")
+    if named or goal not in _NO_BUILD:
+        return named
+    others = (*_NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
+    return next((target for target in targets if target not in others), "")
+
+
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
-    build = next((target for target in _BUILD_TARGETS if target in targets), None)
-    if build is None and findings.make_goal in _NO_BUILD:
-        others = (*_NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
-        build = next((target for target in targets if target not in others), None)
-    line = f"make -j4 {build}" if build else "make -j4"
-    steps = [_build(findings, line, "", ("make",))]
-    if findings.uses_nvcc and not findings.names_arch:
-        steps = [replace(steps[0], run=f"{_ARCH}\n{steps[0].run}")]
-    if test := next((target for target in _TEST_TARGETS if target in targets), None):
-        steps.append(_test(f"make {test}"))
-    if run := next((target for target in _RUN_TARGETS if target in targets), None):
-        steps.append(replace(_run(f"make {run}"), gpu=findings.uses_nvcc))
-    if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
-        steps.append(replace(_bench(f"make {bench}"), gpu=findings.uses_nvcc))
+    variables = "".join(f' {name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
+    line = f"make -j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    build = _build(findings, line, "", ("make",))
+    before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
+    before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
+    steps = [replace(build, run="\n".join([*before, build.run]))]
+    more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
+    steps += more if any(step.id != "test" for step in more) else [*more, *_run_those_that_can(findings)]
     if findings.make_python:
         return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
     return steps
+
+
+def _steps_of_targets(findings: Findings, targets: tuple[str, ...], line: Callable[[str], str]) -> list[_Step]:
+    """Those that test, run and time."""
+    steps = []
+    if test := next((target for target in _TEST_TARGETS if target in targets), None):
+        steps.append(_test(line(test)))
+    if run := next((target for target in _RUN_TARGETS if target in targets), None):
+        steps.append(replace(_run(line(run)), gpu=findings.uses_nvcc))
+    if bench := next((target for target in _BENCH_TARGETS if target in targets), None):
+        steps.append(replace(_bench(line(bench)), gpu=findings.uses_nvcc))
+    return steps
+
+
+def _builder_steps(findings: Findings) -> list[_Step]:
+    tools = (findings.builder,)
+    if findings.builder == "just":
+        recipes = findings.make_targets or ()
+        build = next((recipe for recipe in _BUILD_TARGETS if recipe in recipes), "")
+        steps = [_build(findings, f"just {build}", "", tools)] if build else []
+        return [*steps, *_steps_of_targets(findings, recipes, "just {}".format)] or [
+            _build(findings, "just", "", tools)
+        ]
+    if findings.builder == "bazel":
+        return [_build(findings, "bazel build //...", "", tools), _test("bazel test --test_output=errors //...")]
+    build = "meson setup build --buildtype=release\nmeson compile -C build"
+    junit = "build/meson-logs/testlog.junit.xml"
+    return [_build(findings, build, "", tools), _test("meson test -C build --print-errorlogs", (("junit", junit),))]
 
 
 _PATH = 'export PATH="$(dirname "$FCCTL_PYTHON"):$PATH"   # the Makefile calls python: one that has torch'
@@ -249,21 +278,28 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 
 
 def _cmake_steps(findings: Findings) -> list[_Step]:
-    configure = "cmake -S . -B build -DCMAKE_BUILD_TYPE=Release\ncmake --build build --parallel 4"
+    variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
+    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\ncmake --build build --parallel 4"
     steps = [_build(findings, configure, "", ("cmake",))]
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         steps.append(_test(run, (("junit", _JUNIT),), _TESTED))
-    if any(alone for _, alone in findings.cmake_programs):
-        steps.append(_run_cmake_programs(findings))
-    return steps
+    return [*steps, *_run_those_that_can(findings)]
 
 
-def _run_cmake_programs(findings: Findings) -> _Step:
-    """Those that take arguments are comments, unless all do."""
-    mark = "# " if any(alone for _, alone in findings.cmake_programs) else ""
-    lines = (command if alone else f"{mark}{command} ARGUMENTS" for command, alone in findings.cmake_programs)
-    return _run("\n".join(lines))
+def _run_those_that_can(findings: Findings) -> list[_Step]:
+    """Runs the programs that the build makes, if one of them needs no arguments."""
+    return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
+
+
+def _run_programs(findings: Findings) -> _Step:
+    """Those that need arguments are comments, unless all do."""
+    mark = "# " if any(not program.arguments for program in findings.programs) else ""
+    lines = [
+        f"{mark}{program.command} {program.arguments}" if program.arguments else program.command
+        for program in findings.programs
+    ]
+    return _run("\n".join(lines), "bench" if findings.prints_times else "run")
 
 
 def _run(run: str, step: str = "run") -> _Step:
@@ -284,10 +320,11 @@ def _python_steps(findings: Findings) -> list[_Step]:
             "fcctl-host venv build/venv\n"
             f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # if no package index is reachable"
         )
-        steps.append(_build(findings, line, _VENV, ()))
+        steps.append(replace(_build(findings, line, _VENV, ()), optional=True))  # there may be Python alone
         python = "build/venv/bin/python"
     if findings.python_tests:
-        steps.append(_test(f'{python} -m pytest --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
+        named = f" {findings.python_test_script}" if findings.python_test_script else ""
+        steps.append(_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
         run = "\n".join(f"{python} {shlex.quote(name)}" for name in scripts)
         steps.append(replace(_run(run), needs=findings.script_tools))
@@ -317,7 +354,7 @@ _PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torc
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 
-def _built(source: str, ending: str = "") -> str:
+def built(source: str, ending: str = "") -> str:
     """Where ``source`` is compiled to, quoted for a shell."""
     return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
 

@@ -113,7 +113,7 @@ class Workspace:
 
     def machine(self, name: str | None) -> Target:
         """As :meth:`target`; or one of the machines that ``--hosts N`` makes of one, ``l4-2``. Raises as that."""
-        from orchestrator.tune.fleet.rules import machine_of
+        from orchestrator.tune.fleet_rules import machine_of
 
         return machine_of(self.config.targets, name or "") or self.target(name)
 

@@ -96,9 +96,9 @@ def _telemetry(program: Program, run_id: str) -> int:
 
 
 def _probe(program: Program, *words: str) -> int:
-    from fcctl_remote.probe import command
+    from fcctl_remote.probe import document
 
-    return command.main(list(words), program.layout.root)
+    return document.main(list(words), program.layout.root)
 
 
 def _read(_program: Program, reader: str, file: str) -> int:
@@ -115,19 +115,19 @@ def _read(_program: Program, reader: str, file: str) -> int:
 
 
 def _venv(_program: Program, folder: str) -> int:
-    from fcctl_remote.run import venv
+    from fcctl_remote.run import environment
 
     try:
-        venv.make(folder, os.environ)
-    except venv.VenvError as error:
+        environment.make_venv(folder, os.environ)
+    except environment.VenvError as error:
         return _failed(error.message, error.hint, 1)
     return 0
 
 
 def _container_nvcc(_program: Program, *words: str) -> int:
-    from fcctl_remote.probe import container
+    from fcctl_remote.probe import docker
 
-    argv = container.command(words[0], words[1], words[2:], os.environ, os.getcwd())
+    argv = docker.nvcc_command(words[0], words[1], words[2:], os.environ, os.getcwd())
     os.execv(argv[0], argv)  # noqa: S606
 
 

@@ -1,5 +1,7 @@
 """``__main__.py`` of the archive and of the folder beside it. Short, because Python compiles a script at each start."""
 
+from __future__ import annotations
+
 import gc
 import os
 import sys

@@ -64,7 +64,6 @@ READERS = {
 }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ what is to be done
 class Needs(Record):
     """What a job or a step requires of the machine; an unmet step is ``unavailable``, never ``passed``."""
 
@@ -159,7 +158,6 @@ class RunPlan(Record):
     wire_version: int = WIRE_VERSION
 
 
-# -------------------------------------------------------------------------------------------------- the source's tree
 class TreeEntry(Record):
     """One file of the source: path relative to the workspace with ``/``, mode 0o644 or 0o755, or a link's target."""
 
@@ -202,7 +200,6 @@ class BundleState(Record):
     received: int  # bytes of it; the next piece begins here
 
 
-# ------------------------------------------------------------------------------------------------ what is going on
 class Hello(Record):
     wire_version: int
     runner_sha256: str
@@ -301,7 +298,6 @@ class FilePart(Record):
     size: int
 
 
-# ------------------------------------------------------------------------------------------------ how it ended
 class GateResult(Record):
     expr: str
     verdict: str
@@ -356,7 +352,6 @@ class Outcome(Record):
     wire_version: int = WIRE_VERSION
 
 
-# ------------------------------------------------------------------------------------------------ the lease
 class LeaseRequest(Record):
     """``show``; ``arm`` sets, or moves earlier; ``renew`` moves later and needs the token; so does ``disarm``."""
 

@@ -1,5 +1,7 @@
 """A part of ``make mac-like``, which takes minutes, on the nearest thing to a Mac."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

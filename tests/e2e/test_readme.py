@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands import VERBS
+from orchestrator.cli.main import VERBS
 from orchestrator.machines.targets import SshTarget
 from orchestrator.workspace.workspace import find_workspace
 from tests.support.sshd import LoopbackSshd

@@ -11,13 +11,13 @@ import pytest
 
 from orchestrator.base import files
 from orchestrator.base.clock import SystemClock
-from orchestrator.base.journal import FileJournal
-from orchestrator.base.lock import OwnerLock, owner_of
+from orchestrator.base.journal import FileJournal, OwnerLock, owner_of
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.cloud import Endpoint
-from orchestrator.machines.connect import host_program
+from orchestrator.machines.connect import bootstrap
 from orchestrator.providers.gcp import clouds
-from orchestrator.workspace import config_file, init
+from orchestrator.workspace import init
+from orchestrator.workspace.root import add_table, remove_table
 from tests.power_cut.play import Done, Subject
 
 #: More than one block, and no multiple of a sector.
@@ -137,9 +137,9 @@ class Config(Subject):
         (root / "fcctl.toml").write_text(self.start)
 
     def act(self, root: Path, done: Done) -> None:
-        config_file.add_table(root / "fcctl.toml", ("targets", "one"), {"kind": "ssh", "host": "h" * 5000})
+        add_table(root / "fcctl.toml", ("targets", "one"), {"kind": "ssh", "host": "h" * 5000})
         done("added")
-        config_file.remove_table(root / "fcctl.toml", ("targets", "one"))
+        remove_table(root / "fcctl.toml", ("targets", "one"))
         done("removed")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
@@ -148,7 +148,7 @@ class Config(Subject):
         assert text.startswith(self.start)
         assert whole or "targets" not in text
         assert "removed" not in done or not whole
-        config_file.add_table(root / "fcctl.toml", ("targets", "two"), {"kind": "ssh"})
+        add_table(root / "fcctl.toml", ("targets", "two"), {"kind": "ssh"})
         assert "two" in (root / "fcctl.toml").read_text()
 
 
@@ -178,10 +178,10 @@ class Init(Subject):
 class HostProgram(Subject):
     """The archive of the host program in the cache: its name is its hash, and so is what it holds."""
 
-    def _build(self, root: Path) -> host_program.RunnerArchive:
+    def _build(self, root: Path) -> bootstrap.RunnerArchive:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(host_program, "_sources", lambda: [("__main__.py", b"pass\n"), ("wire.py", LONG)])
-            return host_program.build_runner(root / "cache")
+            patch.setattr(bootstrap, "_sources", lambda: [("__main__.py", b"pass\n"), ("wire.py", LONG)])
+            return bootstrap.build_runner(root / "cache")
 
     def act(self, root: Path, done: Done) -> None:
         self._build(root)

@@ -18,9 +18,9 @@ from fcctl_remote.base import files as host_files
 from fcctl_remote.run import events
 from fcctl_remote.run import state as runs
 from fcctl_tune.search.storage import Journal
-from orchestrator.base import files, journal, lock
+from orchestrator.base import files, journal
 from orchestrator.leases.session_files import SessionFiles
-from orchestrator.machines.connect import host_program
+from orchestrator.machines.connect import bootstrap
 from orchestrator.money import book
 from orchestrator.money.book import SpendingBook
 from orchestrator.providers.gcp import clouds
@@ -28,7 +28,7 @@ from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.index import Index as RunIndex
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs import transfer
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 from orchestrator.workspace import init
 from tests.power_cut import base_subjects as base
 from tests.power_cut import host_subjects as host
@@ -120,8 +120,8 @@ CONTROLLER = (
         (base.Journal,),
     ),
     removed("journal: no folder sync", journal.FileJournal._open, "sync_folder(self._path.parent)", base.Journal),
-    Mutant("lock: always the same file", lock._is_still, "try:", "return True\n    try:", (base.Lock,)),
-    Mutant("host program: not durable", host_program._write, "mode=0o600", "durable=False", (base.HostProgram,)),
+    Mutant("lock: always the same file", journal._is_still, "try:", "return True\n    try:", (base.Lock,)),
+    Mutant("host program: not durable", bootstrap._write, "mode=0o600", "durable=False", (base.HostProgram,)),
     Mutant(
         "init: written in place",
         init._write,

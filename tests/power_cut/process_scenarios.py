@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.schedules.due import Firing
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 from tests.power_cut.recorded import Log, build
 from tests.support.forked import FCCTL
 from tests.support.living import started_with

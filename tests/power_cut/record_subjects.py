@@ -11,13 +11,13 @@ import zstandard
 from orchestrator.base.clock import SystemClock
 from orchestrator.cli.verbs import results_files
 from orchestrator.leases.session_files import SessionFiles
-from orchestrator.leases.session_rules import SessionRecord
+from orchestrator.leases.session_rules import SessionRecord, ended
 from orchestrator.money import book as books
 from orchestrator.money.billable import ResourceRecord
 from orchestrator.money.ledger import RunUsage, UsageRecord
 from orchestrator.results.records import CostRecord
 from orchestrator.schedules.due import Firing
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 from tests.power_cut.base_subjects import LONG
 from tests.power_cut.play import Done, Subject, folder
 from tests.support.spending import book_in, reservation
@@ -188,9 +188,9 @@ class Session(Subject):
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         here, there = self._books(root)
-        assert "ended" not in done or here.ended() == [self._record()]
+        assert "ended" not in done or list(ended(here)) == [self._record()]
         if SESSION not in here.open():
-            assert here.ended() == [self._record()] or not done
+            assert list(ended(here)) == [self._record()] or not done
             assert there.abroad() == []
             return
         assert "ended" not in done
@@ -205,7 +205,7 @@ class Session(Subject):
         assert held is not None
         held.end(self._record())
         held.release()
-        assert here.ended() == [self._record()]
+        assert list(ended(here)) == [self._record()]
 
 
 class Export(Subject):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.base.errors import FcctlError
 from orchestrator.hosts.hosts import up, up_plan
 from orchestrator.hosts.recover import recover
-from orchestrator.leases.find import underway
+from orchestrator.leases.session_rules import underway
 from orchestrator.runs.reopen import attach, cancel, fetch
 from orchestrator.runs.resume_run import resume_run
 from orchestrator.runs.services import Services

@@ -15,7 +15,7 @@ from orchestrator.runs.reopen import known
 from orchestrator.runs.services import Services
 from orchestrator.schedules import fire as firing_of
 from orchestrator.schedules.due import Firing, Schedule
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 from tests.simulation.accounts import RATE, same_window, spent_by
 from tests.simulation.schedule import FiringPlan
 from tests.simulation.starts import start_run

@@ -23,26 +23,24 @@ from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import Machine as View
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.host_api import Bundle
-from orchestrator.machines.provision.wake_options import StartOptions
-from orchestrator.machines.targets import GcpTarget, SshTarget, Target
+from orchestrator.machines.targets import GcpTarget, SshTarget, StartOptions, Target
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.reservations import Scope
 from orchestrator.money.usage_recorder import UsageRecorder
+from orchestrator.providers.registry import RecordingClouds
+from orchestrator.runs.builder import run_there
 from orchestrator.runs.job.prepare import RunRequest
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import cancel, with_members
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
-from orchestrator.tune.fleet import fleet as conducting
-from orchestrator.tune.fleet import member as fleet_member
-from orchestrator.tune.fleet import tunnels as fleet_ways
-from orchestrator.tune.fleet.fleet import FleetCoordinator
-from orchestrator.tune.fleet.plan import FleetPlanner, plan
-from orchestrator.tune.fleet.resume import continue_search, plans_of
-from orchestrator.tune.job import SearchOptions, job_of
-from orchestrator.tune.search_file import SearchFile, parse
+from orchestrator.tune import fleet as conducting
+from orchestrator.tune import member as fleet_member
+from orchestrator.tune import tunnels as fleet_ways
+from orchestrator.tune.fleet import FleetCoordinator
+from orchestrator.tune.fleet_plan import FleetPlanner, continue_search, plan, plans_of
+from orchestrator.tune.search_file import SearchFile, SearchOptions, job_of, parse
 from tests.simulation.accounts import RATE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.cloud_port import Book, CloudsPort
@@ -175,7 +173,7 @@ class Fleet:
             open_book=lambda: spending, budget=listed(), price=list_price,
             bundles=lambda: SimpleNamespace(tune=lambda: self.bundle, find=lambda _: self.bundle),
             sessions=CountedSessions(results, clock, self.world, actor, "here"),
-            recover_runs=recover, recover_sessions=sessions.recover,
+            recover_runs=recover, recover_sessions=sessions.recover, run_on_builder=run_there,
         )  # fmt: skip
 
     def command(self, number: int, what: Command) -> None:

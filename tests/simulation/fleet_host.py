@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import GcpTarget, Target
-from orchestrator.tune.fleet.rules import JOIN_FILE, MEMBER, SCHEDULER_FILE
+from orchestrator.tune.fleet_rules import JOIN_FILE, MEMBER, SCHEDULER_FILE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.host import Guest, Run, Session
 from tests.simulation.world import Actor, World

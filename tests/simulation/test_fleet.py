@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.runs.machine import release as hold_release
-from orchestrator.tune.fleet import fleet
-from orchestrator.tune.fleet import member as fleet_member
-from orchestrator.tune.fleet import tunnels as fleet_ways
+from orchestrator.tune import fleet
+from orchestrator.tune import member as fleet_member
+from orchestrator.tune import tunnels as fleet_ways
 from tests.simulation.fleet import play
 from tests.simulation.fleet_story import draw
 

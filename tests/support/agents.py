@@ -10,7 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from orchestrator.machines.connect.host_program import RunnerArchive
+from orchestrator.machines.connect.bootstrap import RunnerArchive
 
 PRELUDE = """\
 #!{python}

@@ -37,6 +37,9 @@ ALWAYS_USED = (
     "encodings.utf_8_sig", "fcctl_tune.search.spec", "paramiko", "platformdirs.unix", "rich.live", "rich.table",
     "yaml",
 )  # fmt: skip
+#: What a sleep of fcctl takes at most in an emulated cloud's time. Its machines' processes need real time: on a busy
+#: computer an sshd may take seconds to start. A wait of ten minutes for it, second by second, lasts 18 s.
+REAL_S = 0.03
 #: A second of its own, and a hundred megabytes that make each fork slower: for those who talk to a cloud.
 CLOUD = ("google.cloud.compute_v1",)
 
@@ -76,12 +79,15 @@ class ForkServer:
         names = {name for given in (env, self.environment) for name in given if name.startswith(AT_THE_START)}
         return all(env.get(name) == self.environment.get(name) for name in names)
 
-    def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], kill: Kill | None = None) -> Forked:
+    def start(
+        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], kill: Kill | None = None, clock: str | None = None
+    ) -> Forked:
         """``fcctl ARGV``, with nothing to read."""
         self.begin()
         ends = [os.pipe() for _ in range(3)]
         nothing = os.open(os.devnull, os.O_RDONLY)
-        asked = json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env), "kill": kill}).encode()
+        request = {"argv": list(argv), "cwd": str(cwd), "env": dict(env), "kill": kill, "clock": clock}
+        asked = json.dumps(request).encode()
         try:
             socket.send_fds(self._socket, [asked], [nothing, *(write for _, write in ends)])
         finally:
@@ -136,17 +142,19 @@ def share() -> None:
 
 def start(
     argv: Sequence[str], cwd: Path, env: Mapping[str, str], more: tuple[str, ...] = (), kill: Kill | None = None,
+    clock: str | None = None,
 ) -> subprocess.Popen[str]:  # fmt: skip
     """``fcctl ARGV``, with nothing to read and pipes as its output.
 
     Args:
         more: modules that its server is to have imported beforehand.
         kill: what happens to it at its N-th journal line: see ``killed_fcctl``.
+        clock: the address of an emulator, whose time is that of the command.
     """
     if more not in _servers:
         _servers[more] = ForkServer(more)
-    if kill is not None or _servers[more].can(env):
-        return _servers[more].start(argv, cwd, env, kill)
+    if kill is not None or clock is not None or _servers[more].can(env):
+        return _servers[more].start(argv, cwd, env, kill, clock)
     return fresh([*FCCTL, *argv], cwd, env)
 
 
@@ -253,7 +261,32 @@ def _tell_who_ended(running: dict[int, int]) -> None:
             os.close(told)
 
 
+class RemoteClock:
+    """The time of an emulator in another process, which moves when the command sleeps."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def _advance(self, seconds: float) -> float:
+        import urllib.request
+
+        body = json.dumps({"advance": seconds}).encode()
+        request = urllib.request.Request(f"{self._url}/emulator/clock", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=240) as answer:
+            return float(json.load(answer)["now"])
+
+    def now(self) -> float:
+        return self._advance(0.0)
+
+    monotonic = elapsed = now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, REAL_S))
+        self._advance(max(0.0, seconds - REAL_S))
+
+
 def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
+    from orchestrator import app
     from orchestrator.cli import entry
     from tests.support import killed_fcctl
 
@@ -271,6 +304,9 @@ def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
         sys.argv = [entry.__file__, *asked["argv"]]
         if asked["kill"]:
             killed_fcctl.arm(*asked["kill"])
+        if asked["clock"]:
+            clock = RemoteClock(asked["clock"])
+            app.SystemClock = lambda: clock  # type: ignore[assignment,misc]
         entry.entry()
     finally:
         os._exit(70)  # entry() does not come back

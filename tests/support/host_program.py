@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.emulator import guest
-from orchestrator.machines.connect.host_program import RunnerArchive, build_runner
+from orchestrator.machines.connect.bootstrap import RunnerArchive, build_runner
 
 _FOLDERS: list[Path] = []
 

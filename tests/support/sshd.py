@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.emulator import processes
+from fcctl_remote.base.processes import family
 from orchestrator.emulator.guest import HOST_KEY_KINDS, new_key_pair
 from orchestrator.machines.targets import SshTarget
 from tests.support import host_program, scratch
@@ -244,7 +244,7 @@ def end_processes_of(home: Path) -> None:
 
 def _descendants(root: int, command: str) -> list[int]:
     """Pids below ``root`` that run ``command``, the sessions sshd forked."""
-    pids = ",".join(map(str, processes.below(root)))
+    pids = ",".join(map(str, family(ancestor=root)))
     if not pids:
         return []
     table = subprocess.run(["ps", "-p", pids, "-o", "pid=,comm="], capture_output=True, text=True, check=False).stdout

@@ -20,14 +20,12 @@ from orchestrator.cli.main import main
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.world import Machine
 from tests.support import forked
+from tests.support.forked import REAL_S
 from tests.support.prices import write_prices
 from tests.support.workspace import Workspace
 
 PROJECT, INSTANCE = "my-project", "cudadent42-l4-dev"
 ZONES = ("us-west1-c", "us-west1-a", "us-central1-a")
-#: Processes of the emulated machines need real time. On a busy computer an sshd may take seconds to start, and a wait
-#: of ten minutes for it must not be over by then: at this rate it lasts 18 s.
-REAL_S = 0.03
 
 
 class VirtualClock:

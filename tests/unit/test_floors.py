@@ -54,7 +54,7 @@ FLOORS = """
     orchestrator.cli
 """
 #: A cloud of its own: it knows nothing of what drives clouds.
-ONLY = {"orchestrator.emulator": ("orchestrator.emulator", "orchestrator.base")}
+ONLY = {"orchestrator.emulator": ("orchestrator.emulator", "orchestrator.base", "fcctl_remote.base")}
 #: Modules in one folder, ``__init__.py`` included.
 MOST_MODULES = 22
 #: Lines of a module whose docstring does not say why it is long.
@@ -67,27 +67,25 @@ LIBRARIES_OF_A_SEARCH = {"optuna", "numpy", "dask", "distributed", "tornado", "y
 #: Modules that are only imported where their libraries are known to be.
 NEED_LIBRARIES_AT_ONCE = ("fcctl_tune.search.storage",)
 #: Loaded by every command, whatever it is: `fcctl --version` pays for each import at module level.
-FRAME = ("commands", "context", "entry", "failures", "main", "options", "output")
+FRAME = ("context", "entry", "failures", "main", "output")
 SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlite3", "asyncio", "importlib.metadata")
 #: Rules: decisions on data, with no file, process, socket, thread or signal.
 PURE = """
     leases: session_rules stop_reason
     machines: cloud power_history targets
-    machines/provision: actions decide decide_create endpoint spec
+    machines/provision: actions decide decide_create endpoint
     money: audit billable caps estimate ledger reconcile reservations
-    money/prices: machine rates storage table
+    money/prices: machine rates table
     providers/gcp: list_prices refusals
-    results: archive_format measurement records tags timings tuning
+    results: archive_format records tags timings tuning
     results/store: names
     results/compare: changes facts fail_on rows verdicts
-    results/statistics: change_points effect ranks
-    runs: ending lifecycle
-    runs/notify: notices
+    results/statistics: effect ranks
+    runs: ending lifecycle notices
     runs/cost: machine_cost
     runs/job: built_in job plan saved_plan
     schedules: due
-    tune: adoption job search_file
-    tune/fleet: rules
+    tune: adoption fleet_rules search_file
     workspace: config starter
 """
 OUTSIDE = ("subprocess", "socket", "sqlite3", "shutil", "tempfile", "pathlib", "threading", "signal")

@@ -28,6 +28,7 @@ __device__ __forceinline__ unsigned long long count_arrival(unsigned long long *
 #endif
 
 constexpr int kThreads = 32 * WARPS;
+constexpr bool kPaged = PAGED;
 
 struct Decode {
   const uint16_t *q, *k, *v;
@@ -44,6 +45,12 @@ struct Decode {
   // Of each split of each row tile, one after the other; height: of a row tile.
   float2 *states;  // [min(height, rows)] (maximum, sum)
   float *sums;     // [min(height, rows)][D], not divided by the sum
+  // If paged: [B][..] numbers of pages; pages are so many elements apart (the batch's stride of K and V) and have
+  // 1 << page_shift keys. How many of a batch's keys there are; S_kv is the most.
+  const int *table;
+  int64_t table_stride;
+  const int *lengths;
+  int page_shift, S_q;
 };
 
 template <Type TYPE, int DIM, int HALVES>
@@ -126,27 +133,62 @@ using Keys = uint32_t[C::kKeyTiles][C::kDim / 32][4];
 template <typename C>
 using Values = uint32_t[C::kKeyTiles][2][C::kDim / 64][4];
 
+// Where rows of a head are: from `head` on, or in pages, which `table` has in order. 16 keys are in one page.
+struct Place {
+  const uint16_t *head;
+  flashcore_strides stride;  // batch: from page to page
+};
+
+template <typename C>
+struct Pages {
+  static constexpr int kCount = kPaged ? C::kKeys / 16 : 1;
+  int page[kCount];
+
+  // Of the tile that begins with `key`; the table has entries for `most` keys. Those behind the last key are anything.
+  __device__ __forceinline__ void find(const int *table, int shift, int key, int most) {
+    if constexpr (kPaged) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) page[i] = table[min(key + 16 * i, most - 1) >> shift];
+    }
+  }
+
+  // Once it is known how many keys there are: what is read in place of those behind the last one is of its page.
+  __device__ __forceinline__ void settle(int key, int keys) {
+#pragma unroll
+    for (int i = 1; i < kCount; ++i)
+      if (key + 16 * i >= keys) page[i] = page[i - 1];
+  }
+
+  // Row `at` of the tile's 16 keys number `i`.
+  __device__ __forceinline__ const uint16_t *row(const Place &place, int shift, int i, int at) const {
+    if constexpr (!kPaged) return place.head + static_cast<uint64_t>(at) * place.stride.row;
+    const int within = at & ((1 << shift) - 1);
+    return place.head + page[i] * place.stride.batch + static_cast<uint64_t>(within) * place.stride.row;
+  }
+};
+
 // Begin to read keys from `key` on. Those beyond `keys` are the last one again: weights of zero times what is attended
 // anyhow.
 template <typename C>
-__device__ __forceinline__ void load_keys(Keys<C> &to, const uint16_t *head, int64_t stride, int key, int keys, int lane) {
+__device__ __forceinline__ void load_keys(Keys<C> &to, const Place &place, const Pages<C> &pages, int shift, int key,
+                                          int keys, int lane) {
 #pragma unroll
   for (int n = 0; n < C::kKeyTiles; ++n) {
-    const uint16_t *row = head + static_cast<uint64_t>(min(key + 8 * n + lane / 4, keys - 1)) * stride + lane % 4 * 8;
+    const uint16_t *row = pages.row(place, shift, n / 2, min(key + 8 * n + lane / 4, keys - 1)) + lane % 4 * 8;
 #pragma unroll
     for (int c = 0; c < C::kDim / 32; ++c) load_16(to[n][c], row + 32 * c);
   }
 }
 
 template <typename C>
-__device__ __forceinline__ void load_values(Values<C> &to, const uint16_t *head, int64_t stride, int key, int keys,
-                                            int lane) {
+__device__ __forceinline__ void load_values(Values<C> &to, const Place &place, const Pages<C> &pages, int shift, int key,
+                                            int keys, int lane) {
 #pragma unroll
   for (int n = 0; n < C::kKeyTiles; ++n)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = min(key + 8 * n + lane % 4 * 2 + i, keys - 1);
-      const uint16_t *row = head + static_cast<uint64_t>(at) * stride + lane / 4 * 8;
+      const uint16_t *row = pages.row(place, shift, n / 2, at) + lane / 4 * 8;
 #pragma unroll
       for (int w = 0; w < C::kDim / 64; ++w) load_16(to[n][i][w], row + 64 * w);
     }
@@ -230,36 +272,41 @@ struct Rows {
   }
 };
 
-// One warp's tiles of keys, `from`, from + WARPS .. below `to`. All rows see the first `open` keys, the lane's rows as many
+// One warp's tiles of keys, `from`, from + step .. below `to`; the pages of the first kBuffers are known. All rows see the first `open` keys, the lane's rows as many
 // as `ends` says, none more than `keys`. `begin` is called, to set up `rows` and `ends`, when the first of them are on their
 // way.
 template <typename C, typename Begin>
-__device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const uint16_t *k, const uint16_t *v, int from,
-                                       int to, int keys, int open, const int (&ends)[C::kHalves], int lane,
+__device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const Place &k, const Place &v, const int *table,
+                                       Pages<C> (&pages)[C::kBuffers], int from, int step, int to, int keys, int open, const int (&ends)[C::kHalves], int lane,
                                        Begin begin) {
   Keys<C> k_tiles[C::kBuffers];
   Values<C> v_tiles[C::kValueBuffers];
   const auto load_k = [&](int i, int at) {
-    if (at < to) load_keys<C>(k_tiles[i], k, task.k_stride.row, at * C::kKeys, keys, lane);
+    if (at >= to) return;
+    pages[i].settle(at * C::kKeys, keys);
+    load_keys<C>(k_tiles[i], k, pages[i], task.page_shift, at * C::kKeys, keys, lane);
   };
-  const auto load_v = [&](int i, int at) {
-    if (at < to) load_values<C>(v_tiles[i % C::kValueBuffers], v, task.v_stride.row, at * C::kKeys, keys, lane);
+  const auto load_v = [&](int i, int at) {  // `i`: of its keys' tile
+    if (at >= to) return;
+    load_values<C>(v_tiles[i % C::kValueBuffers], v, pages[i], task.page_shift, at * C::kKeys, keys, lane);
   };
 #pragma unroll
   for (int i = 0; i < C::kBuffers; ++i) {
-    load_k(i, from + i * WARPS);
-    if (i < C::kValueBuffers) load_v(i, from + i * WARPS);
+    load_k(i, from + i * step);
+    if (i < C::kValueBuffers) load_v(i, from + i * step);
   }
   begin();
 #pragma unroll 1
-  for (int first = from; first < to; first += C::kBuffers * WARPS) {
+  for (int first = from; first < to; first += C::kBuffers * step) {
 #pragma unroll
     for (int i = 0; i < C::kBuffers; ++i) {
-      const int at = first + i * WARPS, key = at * C::kKeys;
+      const int at = first + i * step, key = at * C::kKeys;
       if (at >= to) break;
+      // Here while the keys arrive; this tile's values are on their way.
+      pages[i].find(table, task.page_shift, (at + C::kBuffers * step) * C::kKeys, task.S_kv);
       float s[C::kKeyTiles][4];
       rows.scores(s, k_tiles[i]);
-      load_k(i, at + C::kBuffers * WARPS);
+      load_k(i, at + C::kBuffers * step);
       if (key + C::kKeys > open) {
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; ++n)
@@ -270,7 +317,7 @@ __device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const 
       uint32_t p[C::kKeyTiles][C::kHalves];
       rows.softmax(p, s, task.factor, lane);
       rows.add_up(p, v_tiles[i % C::kValueBuffers]);
-      load_v(i, at + C::kValueBuffers * WARPS);
+      load_v((i + C::kValueBuffers) % C::kBuffers, at + C::kValueBuffers * step);
     }
   }
 }

@@ -18,7 +18,7 @@
 // - SHARED_Q: queries are read from shared memory in each step, which makes room for 32 rows per warp at D = 128.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
 //
-// FP16 and bfloat16, head dimensions 64 and 128, any strides, and fewer heads of K and V than of Q.
+// FP16 and bfloat16, head dimensions 64, 80, 96, 128 and 256, any strides, and fewer heads of K and V than of Q.
 
 #ifdef KERNEL_ALONE  // to a file of device code: nothing of the host's
 #include "flagship.cuh"
@@ -72,7 +72,7 @@
 // addresses in shared memory. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share an #if with
 // such another: each kernel comes out the same to the byte, whatever else is in its unit.
 #ifndef PART
-#define PART 32767
+#define PART 262143
 #endif
 
 namespace flashcore {
@@ -190,6 +190,29 @@ Candidates tilings_for_128_with_masks(Type type) {
 }
 #endif
 
+template <int DIM>
+Candidates tilings_around_96(Type type) {
+  return both<OfType<DIM, 32, 16, 32, 2, 2, true, 0, false, kAlways>, OfType<DIM, 64, 16, 48, 1, 2, true, 0, false, kAlways>,
+              OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>,
+              WithMask<DIM, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(type);
+}
+
+#if PART & 32768
+Candidates tilings_for_80(Type type) { return tilings_around_96<80>(type); }
+#endif
+
+#if PART & 65536
+Candidates tilings_for_96(Type type) { return tilings_around_96<96>(type); }
+#endif
+
+#if PART & 131072
+Candidates tilings_for_256(Type type) {
+  return both<OfType<256, 32, 16, 32, 2, 1, false, 0, false, kNever, true>,
+              OfType<256, 64, 16, 64, 1, 1, false, 0, false, kNever, true>,
+              OfType<256, 128, 16, 32, 1, 1, false, 0, false, kNever, true>>(type);
+}
+#endif
+
 #endif  // TILE_M
 
 }  // namespace flashcore
@@ -199,11 +222,11 @@ Candidates tilings_for_128_with_masks(Type type) {
 #include "flagship_choice.cuh"
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
-  static thread_local Choice last[2][2];
+  static thread_local Choice last[2];
   const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0 && args->H_kv >= 0;
-  const bool known = (args->D == 64 || args->D == 128) && (args->dtype == 0 || args->dtype == 1);
+  const bool known = args->dtype == 0 || args->dtype == 1;
   if (!positive || !known || (args->H_kv && args->H % args->H_kv)) return cudaErrorInvalidValue;
-  return choose(*args, last[args->dtype][args->D / 128]);
+  return choose(*args, last[args->dtype]);
 }
 
 #endif

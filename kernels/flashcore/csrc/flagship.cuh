@@ -2,8 +2,8 @@
 #ifndef FLASHCORE_FLAGSHIP_CUH
 #define FLASHCORE_FLAGSHIP_CUH
 
-#include "flagship_mask.cuh"
 #include "flagship_rows.cuh"
+#include "flagship_score.cuh"
 
 namespace flashcore {
 
@@ -75,9 +75,9 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   }
 }
 
-// The rows of one block.
-template <typename C>
-__device__ __forceinline__ void attend(const Task &task, const Spot at) {
+// The rows of one block. `Work` is a Task, or more.
+template <typename C, typename Work>
+__device__ __forceinline__ void attend(const Work &task, const Spot at) {
   constexpr int kStages = C::kStages;
   const unsigned thread = threadIdx.x, group_thread = thread % C::kGroupThreads;
   const int lane = thread % 32, group = thread / C::kGroupThreads;
@@ -88,7 +88,9 @@ __device__ __forceinline__ void attend(const Task &task, const Spot at) {
   const int tile_row = at.tile * C::kTileM, first_row = tile_row + warp_row;
   const int shift = C::kMasked ? task.shift : 0;  // a causal row sees so many keys more
   const int end = task.causal ? min(task.S_kv, tile_row + C::kTileM + shift) : task.S_kv;
-  const Span span = span_of<C>(task, at, end, lane);
+  Span span = span_of<C>(task, at, end, lane);
+  float slope = 0.f;  // of ALiBi
+  if constexpr (C::kScored) span = within_window<C>(task, span, tile_row), slope = slope_of(task, at);
   const int first_key = C::kMasked ? span.first : 0, keys = C::kMasked ? span.end : end;  // that any row of this block sees
   const int key_tiles = static_cast<unsigned>(keys - first_key + C::kTileN - 1) / C::kTileN;
   // Of this group: tiles group, group + kGroups ..
@@ -102,20 +104,26 @@ __device__ __forceinline__ void attend(const Task &task, const Spot at) {
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
   const auto key_of = [&](int step) { return first_key + (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
-  const uint16_t *k_from = k, *v_from = v;  // the heads, or what is copied next
+  const uint16_t *k_from[C::kLines] = {k}, *v_from[C::kLines] = {v};  // the heads, or what is copied next, of each line
   if constexpr (C::kWalks) {
-    const unsigned first = key_of(0) + group_thread / C::kRowChunks, chunk = group_thread % C::kRowChunks;
-    k_from += static_cast<uint64_t>(first) * task.k_stride.row + chunk * 8;
-    v_from += static_cast<uint64_t>(first) * task.v_stride.row + chunk * 8;
+    const unsigned first = key_of(0) + group_thread / C::kLine, chunk = group_thread % C::kLine;
+    k_from[0] += static_cast<uint64_t>(first) * task.k_stride.row + chunk * 8;
+    v_from[0] += static_cast<uint64_t>(first) * task.v_stride.row + chunk * 8;
   }
-  const auto load = [&](uint32_t ring, const uint16_t *&from, int64_t stride, int step) {
+  if constexpr (C::kWalks && C::kLines > 1) {
+    const unsigned first = key_of(0) + group_thread / C::kBehind, chunk = C::kLine + group_thread % C::kBehind;
+    k_from[1] = k + static_cast<uint64_t>(first) * task.k_stride.row + chunk * 8;
+    v_from[1] = v + static_cast<uint64_t>(first) * task.v_stride.row + chunk * 8;
+  }
+  const auto load = [&](uint32_t ring, const uint16_t *(&from)[C::kLines], int64_t stride, int step) {
     constexpr int kThreads = C::kGroupThreads;
     if constexpr (C::kWalks) {
       if (step < steps)
         copy_rows_from<C, C::kTileN, kThreads>(ring + slot(step), from, stride, keys - key_of(step), group_thread);
-      from += C::kGroups * C::kTileN * stride;
+#pragma unroll
+      for (int i = 0; i < C::kLines; ++i) from[i] += C::kGroups * C::kTileN * stride;
     } else if (step < steps) {
-      copy_rows_of<C, C::kTileN, kThreads>(ring + slot(step), from, stride, key_of(step), keys, group_thread);
+      copy_rows_of<C, C::kTileN, kThreads>(ring + slot(step), from[0], stride, key_of(step), keys, group_thread);
     }
   };
   const auto load_k = [&](int step) { load(k_ring, k_from, task.k_stride.row, step); };  // of step 0, 1, 2 .. in turn
@@ -188,10 +196,13 @@ __device__ __forceinline__ void attend(const Task &task, const Spot at) {
   };
   const auto score = [&](int step) {  // and the rows' maxima
     scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
+    if constexpr (C::kScored) adjust<C>(s, task, slope, key_of(step), first_row, lane);
     masked(step);
     max_of_tile(maxima, s);
   };
   const auto needed = [&](int step) {
+    if constexpr (C::kScored)
+      if (key_of(step) + C::kTileN <= window_of(task, first_row)) return false;
     return !(task.causal && key_of(step) > first_row + shift + C::kWarpRows - 1) && (!C::kMasked || seen.any);
   };
   const auto begin = [&] {  // once the queries are here

@@ -115,14 +115,14 @@ double cycles(const Candidate &c, const flashcore_args &args, const Device &devi
 
 // The choice for a shape, remembered by each thread for as long as it calls with that shape.
 struct Choice {
-  int number = -1, B, H, S_q, S_kv, causal, tiling;
+  int number = -1, B, H, S_q, S_kv, D, causal, tiling;
   int mask;
   const Candidate *best;
   int slots;
 
   bool fits(const flashcore_args &args, int device) const {
     return device == number && args.B == B && args.H == H && args.S_q == S_q && args.S_kv == S_kv &&
-           args.causal == causal && args.tiling == tiling && masked(args) == mask;
+           args.D == D && args.causal == causal && args.tiling == tiling && masked(args) == mask;
   }
 };
 
@@ -136,11 +136,15 @@ Lists lists(Type type, int dim) {
 #if TILE_M
   return {{the_only_tiling(type, dim)}, 1};
 #else
+  if (dim == 80) return {{tilings_for_80(type)}, 1};
+  if (dim == 96) return {{tilings_for_96(type)}, 1};
+  if (dim == 256) return {{tilings_for_256(type)}, 1};
   if (dim == 128)
     return {{tilings_for_128_of_32_rows(type), tilings_for_128_of_64_rows_staggered(type),
              tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type),
              tilings_for_128_with_masks(type)},
             5};
+  if (dim != 64) return {{}, 0};
   return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
            tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_128_rows(type),
            tilings_of_80_rows(type), tilings_of_128_rows_and_fewer(type), tilings_with_masks(type)},
@@ -185,7 +189,7 @@ int choose(const flashcore_args &args, Choice &last) {
   const auto resident = [number](const Candidate &c, int, int &blocks) { return prepare(c, number, blocks); };
   if (const int error = fastest(args, device, resident, best)) return error;
   if (!best.tiling) return cudaErrorInvalidValue;
-  last = {number, args.B, args.H, args.S_q, args.S_kv, args.causal, args.tiling, masked(args), best.tiling, best.slots};
+  last = {number, args.B, args.H, args.S_q, args.S_kv, args.D, args.causal, args.tiling, masked(args), best.tiling, best.slots};
   return start(*best.tiling, args, number, best.slots);
 }
 

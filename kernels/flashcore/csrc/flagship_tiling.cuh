@@ -79,6 +79,7 @@ struct Tiling {
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
   static constexpr int kOnes = ONES;
   static constexpr bool kMasked = false;  // flagship_mask.cuh
+  static constexpr bool kScored = false;  // flagship_score.cuh
   static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
@@ -86,6 +87,9 @@ struct Tiling {
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kTileN / 8;  // of mma
   static constexpr int kDepthTiles = kDim / 16, kOutTiles = kDim / 8;
   static constexpr int kRow = kDim * 2, kRowChunks = kRow / 16;  // bytes and 16-byte chunks of a row
+  // As many of a row's chunks as are a power of two are copied side by side, then, at D = 80 and 96, the 2 or 4 behind.
+  static constexpr int kEven = kRowChunks & -kRowChunks;  // the largest power of two that divides it
+  static constexpr int kLine = kEven == kRowChunks ? kRowChunks : 8, kBehind = kRowChunks - kLine, kLines = kBehind ? 2 : 1;
 
   static constexpr uint32_t kTileBytes = kTileN * kRow;
   static constexpr uint32_t kRingBytes = 2 * kStages * kTileBytes;  // K and V of one group
@@ -93,10 +97,13 @@ struct Tiling {
   static constexpr uint32_t kRowStateBytes = kGroups > 1 ? kGroups * kTileM * 8 : 0;  // maximum and sum
   static constexpr uint32_t kSharedBytes = kQBytes + kRowStateBytes + kGroups * kRingBytes;
   // Whether its threads keep where they are in K and V from tile to tile. Groups of few threads have no registers for it.
-  static constexpr bool kWalks = kGroupThreads >= 128 && kTileN % (kGroupThreads / kRowChunks) == 0;
-  // Of a device that may choose it among others. Queries read in each step keep fast tensor cores supplied (an mma in 8
-  // cycles or less: 8.0, 9.0); those of 8.6 and 8.9, whose blocks have 99 KB at most, take 16 and want for nothing.
-  static constexpr uint32_t kLeastShared = kSharedQ && kSharedBytes < 100 * 1024 ? 100 * 1024 : kSharedBytes;
+  static constexpr bool kWalks = kGroupThreads >= 128 && kTileN % (kGroupThreads / kLine) == 0 &&
+                                 (kLines == 1 || kTileN % (kGroupThreads / kBehind) == 0);
+  // Of a device that may choose it among others. Queries read in each step by warps of 32 rows keep fast tensor cores supplied
+  // (an mma in 8 cycles or less: 8.0, 9.0); those of 8.6 and 8.9, whose blocks have 99 KB at most, take 16 and want for
+  // nothing. (Warps of 16 rows have no registers for them at D = 256.)
+  static constexpr bool kForFastTensor = kSharedQ && kWarpRows > 16;
+  static constexpr uint32_t kLeastShared = kForFastTensor && kSharedBytes < 100 * 1024 ? 100 * 1024 : kSharedBytes;
 
   static_assert(kSharedBytes == shared_bytes_of(kDim, kTileM, kTileN, kGroups, kStages), "as the host reckons it");
   static_assert(kTileM % kWarpRows == 0 && kWarpRows % 16 == 0 && kTileN % 16 == 0, "whole mma tiles");
@@ -128,34 +135,42 @@ struct Number {
   static constexpr int value = VALUE;
 };
 
+// Byte offset of a chunk in a tile. The same chunk of 8 rows, which ldmatrix reads at once, touches each bank once: rows that
+// begin in the same bank have it at another place. Rows of 128, 256 and 512 bytes all begin in bank 0, and 3 bits of the
+// chunk's number change; of 192 bytes each second row does (2 bits), of 160 bytes each fourth (1 bit).
 template <typename C>
 __device__ __forceinline__ uint32_t place_of(uint32_t row, uint32_t chunk) {
-  return row * C::kRow + ((SWIZZLE ? chunk ^ row % 8 : chunk) << 4);
+  constexpr uint32_t kPlaces = C::kEven < 8 ? C::kEven : 8, kEach = 8 / kPlaces;
+  return row * C::kRow + ((SWIZZLE ? chunk ^ row / kEach % kPlaces : chunk) << 4);
 }
 
-// Begin to copy rows first .. first + ROWS - 1 of a head; those from `end` on become zeros and are not read.
-template <typename C, int ROWS, int THREADS>
+// Begin to copy rows first .. first + ROWS - 1 of a head; those from `end` on become zeros and are not read. (The chunks from
+// FIRST on, LINE side by side, then those behind.)
+template <typename C, int ROWS, int THREADS, int FIRST = 0, int LINE = C::kLine>
 __device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head, int64_t stride, unsigned first,
                                              unsigned end, unsigned thread) {
-  constexpr unsigned kPass = THREADS / C::kRowChunks;  // rows at a time
-  const unsigned row = thread / C::kRowChunks, chunk = thread % C::kRowChunks;
+  constexpr unsigned kPass = THREADS / LINE;  // rows at a time
+  const unsigned row = thread / LINE, chunk = FIRST + thread % LINE;
   const uint16_t *from = head + static_cast<uint64_t>(first + row) * stride + chunk * 8;
 #pragma unroll
   for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride) {
     if (ROWS % kPass == 0 || row + down < ROWS)
       cp_async_16(tile + place_of<C>(row + down, chunk), from, first + row + down < end);
   }
+  if constexpr (FIRST + LINE < C::kRowChunks)
+    copy_rows_of<C, ROWS, THREADS, C::kLine, C::kBehind>(tile, head, stride, first, end, thread);
 }
 
-// The same by a thread that knows where its first chunk is. Of the tile, `left` rows exist: nearly always all, and then
+// The same by a thread that knows where its first chunk of each line is. Of the tile, `left` rows exist: nearly always all, and then
 // no row is looked at; the last tile goes row by row, in a loop kept small. (Not at the limit of registers: a branch costs
 // some.)
-template <typename C, int ROWS, int THREADS>
-__device__ __forceinline__ void copy_rows_from(uint32_t tile, const uint16_t *from, int64_t stride, int left,
-                                               unsigned thread) {
-  constexpr unsigned kPass = THREADS / C::kRowChunks;
+template <typename C, int ROWS, int THREADS, int FIRST = 0, int LINE = C::kLine>
+__device__ __forceinline__ void copy_rows_from(uint32_t tile, const uint16_t *const (&starts)[C::kLines], int64_t stride,
+                                               int left, unsigned thread) {
+  constexpr unsigned kPass = THREADS / LINE;
   static_assert(ROWS % kPass == 0, "every pass is full");
-  const unsigned row = thread / C::kRowChunks, chunk = thread % C::kRowChunks;
+  const unsigned row = thread / LINE, chunk = FIRST + thread % LINE;
+  const uint16_t *from = starts[FIRST > 0];
   if (C::kSharedQ) {
 #pragma unroll
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
@@ -169,6 +184,8 @@ __device__ __forceinline__ void copy_rows_from(uint32_t tile, const uint16_t *fr
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
       cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
   }
+  if constexpr (FIRST + LINE < C::kRowChunks)
+    copy_rows_from<C, ROWS, THREADS, C::kLine, C::kBehind>(tile, starts, stride, left, thread);
 }
 
 // A warp's queries: rows `first` on of a tile in shared memory; `flip` is the sign of the scale.

@@ -40,6 +40,21 @@ typedef struct flashcore_args {
   // the last dimension; null: none.
   const void *mask;
   flashcore_strides mask_stride;
+  // Given only to kernels that take them; all zeros: nothing of the kind. Query i stands at key i + S_kv - S_q, or at key i
+  // with `causal` 1. It sees so many keys before and behind its place, plus 1 (0: all). A scaled score s becomes
+  // softcap * tanh(s / softcap), less the slope of its head times the distance of the key.
+  int32_t window_left, window_right;
+  float softcap;
+  const float *slopes;  // [B, H], or [H] with a slope_batch of 0
+  int64_t slope_batch;
+  // Sequences one behind the other in the dimension S: where each begins, and the last one ends, [B + 1] on the device. S_q
+  // and S_kv are the longest, batch strides are not used.
+  const int32_t *starts_q, *starts_k;
+  // Keys and values in pages of `page_keys`, 16 or another power of 2: page n of batch b is number table[b * table_stride + n],
+  // and the batch strides of K and V are those between pages. lengths [B]: the keys of a batch, at most S_kv. On the device.
+  const int32_t *table, *lengths;
+  int64_t table_stride;
+  int32_t page_keys;
 } flashcore_args;
 
 // 0, or the cudaError_t of what went wrong (1, cudaErrorInvalidValue, for arguments the kernel does not take).

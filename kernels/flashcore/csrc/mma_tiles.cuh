@@ -104,8 +104,24 @@ __device__ __forceinline__ void store(const float (&out)[O][4], const float (&sc
   }
 }
 
-// A warp's rows from `first` on to memory by way of a tile in shared memory whose rows nobody else reads: 16 bytes by each
-// lane. `scale_of(i, h)` is what a row is multiplied by. Of the tile, `count` rows exist.
+// A warp's rows from `first` on of a tile in shared memory to memory, 16 bytes by each lane: of a row the chunks from FIRST on,
+// LINE side by side, then those behind. Of the tile, `count` rows exist.
+template <int R, int O, int FIRST, int LINE, typename Element, typename Offset>
+__device__ __forceinline__ void store_lines(const unsigned char *tile, int first, Element *o, int64_t stride, int count,
+                                            int lane, Offset place) {
+  constexpr int kPass = 32 / LINE;  // rows at a time: O column tiles are as many chunks
+  static_assert(16 * R % kPass == 0 && LINE * kPass == 32, "every pass is full");
+  const int chunk = FIRST + lane % LINE;
+  int row = first + lane / LINE;
+  Element *to = o + static_cast<uint64_t>(static_cast<unsigned>(row)) * stride + chunk * 8;
+#pragma unroll
+  for (int down = 0; down < 16 * R; down += kPass, row += kPass, to += kPass * stride)
+    if (row < count) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(tile + place(row, chunk));
+  if constexpr (FIRST + LINE < O) store_lines<R, O, LINE, O - LINE>(tile, first, o, stride, count, lane, place);
+}
+
+// A warp's rows from `first` on to memory by way of a tile in shared memory whose rows nobody else reads. `scale_of(i, h)` is
+// what a row is multiplied by. Of the tile, `count` rows exist.
 template <Type T, int R, int O, typename Scale, typename Element, typename Offset>
 __device__ __forceinline__ void store_via_smem(const float (&out)[R][O][4], Scale scale_of, unsigned char *tile, int first,
                                                Element *o, int64_t stride, int count, int lane, Offset place) {
@@ -122,13 +138,7 @@ __device__ __forceinline__ void store_via_smem(const float (&out)[R][O][4], Scal
             pack<T>(out[i][n][2 * h] * scale, out[i][n][2 * h + 1] * scale);
     }
   __syncwarp();
-  constexpr int kPass = 32 / O;  // rows at a time: O column tiles are as many chunks
-  const int chunk = lane % O;
-  int row = first + lane / O;
-  Element *to = o + static_cast<uint64_t>(static_cast<unsigned>(row)) * stride + chunk * 8;
-#pragma unroll
-  for (int down = 0; down < 16 * R; down += kPass, row += kPass, to += kPass * stride)
-    if (row < count) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(tile + place(row, chunk));
+  store_lines<R, O, 0, (O & (O - 1)) == 0 ? O : 8>(tile, first, o, stride, count, lane, place);
 }
 
 }  // namespace flashcore

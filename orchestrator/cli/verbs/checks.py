@@ -14,15 +14,13 @@ from orchestrator.app import observing, opened
 from orchestrator.base import installation, safe_paths
 from orchestrator.base.errors import ConfigError, DoctorFailed, FcctlError, HostUnreachable, NotFoundError, plural
 from orchestrator.base.sanitize import clean, clean_text
-from orchestrator.cli.context import Cli, CliCommand
-from orchestrator.cli.options import accepting_prices
+from orchestrator.cli.context import Cli, CliCommand, accepting_prices
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.base.installation import Finding
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
+    from orchestrator.machines.targets import AcceptedPrices, CloudTarget, SandboxTarget, Target
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.services import Services
     from orchestrator.workspace.workspace import Workspace

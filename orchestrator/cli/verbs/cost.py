@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from orchestrator import app
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import ON
+from orchestrator.cli.context import ON, Cli, CliGroup
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.table import PriceTable
@@ -60,9 +58,10 @@ def prices(cli: Cli, region: str | None, refresh: bool) -> None:
     usd_per_hour of a target or of [budget] overrides the table. --refresh needs google-cloud-billing and
     Application Default Credentials; no permission on any project.
     """
+    from orchestrator.providers.registry import price_table
     from orchestrator.views.tables.money import print_prices
 
-    table = app.price_table(refresh=refresh)
+    table = price_table(refresh=refresh)
     known = table.region_names()
     if region is not None and region not in known:
         raise NotFoundError(f"no prices for the region '{region}'", hint=did_you_mean(region, known))

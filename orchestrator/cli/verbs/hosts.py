@@ -13,8 +13,7 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import UsageError, plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
-from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import Finite, accepting_prices
+from orchestrator.cli.context import Cli, CliGroup, Finite, accepting_prices
 from orchestrator.cli.verbs.hosts_machine import exec_, prepare, prune_cache, ssh_config
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
     from orchestrator.hosts.audit import Audit, StopResult
     from orchestrator.hosts.hosts import StartResult, UpPlan
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.machines.targets import Target
+    from orchestrator.machines.targets import AcceptedPrices, Target
     from orchestrator.money.audit import Finding
     from orchestrator.runs.machine.left_on import LeftOn
 
@@ -217,7 +215,6 @@ for _verb in (prepare, exec_, ssh_config):
     hosts.add_command(_verb)
 
 
-# ----------------------------------------------------------------------------------------------------------- saying so
 def _say_always_there(cli: Cli, target: Target) -> None:
     what = "this computer" if target.kind == "local" else "a machine that fcctl does not start or stop"
     cli.show({"target": target.name, "kind": target.kind, "note": what})

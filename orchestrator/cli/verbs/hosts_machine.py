@@ -148,7 +148,7 @@ def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
     line = command[0] if len(command) == 1 else shlex.join(command)
     if not line.strip():
         raise UsageError("COMMAND is empty", hint="fcctl hosts exec --on TARGET -- COMMAND")
-    from orchestrator.hosts.exec import run_on
+    from orchestrator.machines.connect.ssh.fabric_connection import run_on
 
     results = run_on(wanted, line, app.fabric_connection, None if cli.json else _print_line)
     rows = [_row(target.name, result) for target, result in zip(wanted, results, strict=True)]
@@ -196,17 +196,17 @@ def ssh_config(cli: Cli, target: str, remove: bool) -> None:
 
 def prune_cache(cli: Cli, target: str) -> None:
     """Shows the caches on a target's machine and deletes this workspace's, after asking."""
-    from orchestrator.hosts import cache
+    from orchestrator.hosts.prune import cache_sizes, delete_cache
     from orchestrator.runs.transfer import amount
 
     wanted, workspace = cli.workspace().machine(target), cli.workspace().label
     with _machine(cli, wanted) as machine:
-        sizes = cache.sizes(machine)
+        sizes = cache_sizes(machine)
         for name, bytes_ in sizes.items():
             cli.note(f"{name}: {amount(bytes_)}" + ("" if name == workspace else ", of another workspace"))
         deleted = workspace in sizes
         if deleted:
             cli.confirm(f"fcctl will delete this workspace's cache on {wanted.name}")
-            cache.delete(machine, workspace)
+            delete_cache(machine, workspace)
     if not cli.show({"target": wanted.name, "caches": sizes, "deleted": deleted}):
         cli.note(f"{amount(sizes[workspace])} deleted" if deleted else f"this workspace has no cache on {wanted.name}")

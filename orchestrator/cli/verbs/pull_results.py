@@ -9,13 +9,11 @@ import click
 
 from orchestrator.app import opened
 from orchestrator.base.errors import FcctlError, HostUnreachable, MachineStopped, RunNotFinished, plural
-from orchestrator.cli.context import Cli, CliCommand
-from orchestrator.cli.options import accepting_prices
+from orchestrator.cli.context import Cli, CliCommand, accepting_prices
 
 if TYPE_CHECKING:
-    from orchestrator.machines.provision.wake_options import AcceptedPrices
-    from orchestrator.runs.remaining import Remaining
-    from orchestrator.runs.reopen import ActiveState
+    from orchestrator.machines.targets import AcceptedPrices
+    from orchestrator.runs.reopen import ActiveState, Remaining
     from orchestrator.runs.services import Services
 
 
@@ -32,8 +30,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
     `--wake` fetches them.
     """
     from orchestrator.hosts.recover import recover
-    from orchestrator.runs.remaining import remaining
-    from orchestrator.runs.reopen import attach
+    from orchestrator.runs.reopen import attach, remaining
 
     with opened(cli) as services:
         ids = [services.store.resolve(name) for name in runs] if runs else services.store.active()

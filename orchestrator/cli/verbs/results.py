@@ -12,8 +12,7 @@ from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, pl
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli, CliCommand, CliGroup
 from orchestrator.cli.verbs.results_compare import compare
-from orchestrator.cli.verbs.results_files import export, prune, take_in
-from orchestrator.cli.verbs.results_report import report
+from orchestrator.cli.verbs.results_files import export, prune, report, take_in
 
 if TYPE_CHECKING:
     from orchestrator.results.tags import Tag
@@ -36,7 +35,7 @@ def history(
     """
     from orchestrator.results.compare.history import history as look_up
     from orchestrator.results.compare.history import source_changes
-    from orchestrator.results.measurement import HOW_TO
+    from orchestrator.results.timings import HOW_TO
     from orchestrator.views.tables.history import print_history, print_names
 
     with cli.services() as services:

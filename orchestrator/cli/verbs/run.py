@@ -12,8 +12,15 @@ from orchestrator.app import opened
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli, CliCommand
 from orchestrator.cli.failures import report_run
-from orchestrator.cli.launching import Launching, collect_and_finish, confirm, launch, launching
-from orchestrator.cli.revisions import revision, workspace_with
+from orchestrator.cli.launching import (
+    Launching,
+    collect_and_finish,
+    confirm,
+    launch,
+    launching,
+    revision,
+    workspace_with,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +134,10 @@ def _wanted(
 
     workspace = workspace_with(cli, there, lambda one: one.jobs.is_own(name), f"job '{name}'")
     job, searches = workspace.with_searches(without(workspace.jobs.get(name), skip), steps)
-    return RunRequest(job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches)
+    builder = workspace.target(target.builder) if target.builder is not None else None
+    return RunRequest(
+        job, target, parse_settings(how.settings), steps, how.budget, how.stop_at_budget, searches, builder=builder
+    )
 
 
 def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:

@@ -32,7 +32,7 @@ def ps(cli: Cli, offline: bool) -> None:
     """
     from orchestrator.hosts.recover import recover
     from orchestrator.machines.connect.reconnect import Hurry
-    from orchestrator.runs.cost.open_reservations import cost_so_far
+    from orchestrator.runs.cost.machine_cost import cost_so_far
     from orchestrator.runs.cost.outlook import money_now
     from orchestrator.runs.reopen import known
     from orchestrator.views.live.active import print_active

@@ -9,8 +9,7 @@ import click
 
 from orchestrator import app
 from orchestrator.base.errors import FcctlError, NotFoundError, did_you_mean
-from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import ON
+from orchestrator.cli.context import ON, Cli, CliGroup
 from orchestrator.views.figures import local
 from orchestrator.workspace.root import FILE_NAME
 
@@ -44,7 +43,7 @@ def add(
     """Add the schedule NAME to fcctl.toml."""
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.schedules import add as schedule_add
-    from orchestrator.workspace import config_file
+    from orchestrator.workspace import root
 
     workspace = cli.workspace()
     on = workspace.target(target)
@@ -56,7 +55,7 @@ def add(
     checked_job, searches = workspace.with_searches(workspace.jobs.get(job))
     present, caps = workspace.config.schedules, workspace.config.budget
     new = schedule_add.checked(name, given, present, caps, on, checked_job, searches)
-    config_file.add_table(workspace.root / FILE_NAME, ("schedules", name), given)
+    root.add_table(workspace.root / FILE_NAME, ("schedules", name), given)
     if cli.show({"schedule": name, "next": [t.isoformat() for t in schedule_add.first_times(new, time.time())]}):
         return
     _say_added(cli, workspace, name, new)
@@ -76,13 +75,13 @@ def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None
 @click.argument("name")
 def rm(cli: Cli, name: str) -> None:
     """Remove the schedule NAME from fcctl.toml. Its record of firings is kept."""
-    from orchestrator.workspace import config_file
+    from orchestrator.workspace import root
 
     workspace = cli.workspace()
     if name not in workspace.config.schedules:
         hint = f"{did_you_mean(name, workspace.config.schedules)}; to list schedules: fcctl schedule ls"
         raise NotFoundError(f"unknown schedule '{name}'", hint=hint)
-    config_file.remove_table(workspace.root / FILE_NAME, ("schedules", name))
+    root.remove_table(workspace.root / FILE_NAME, ("schedules", name))
     cli.show({"removed": name})
     cli.note(f"removed [schedules.{name}] from fcctl.toml; its active runs continue")
 
@@ -130,7 +129,7 @@ def install(cli: Cli, dry_run: bool, remove: bool) -> None:
     present and future schedules of the workspace.
     """
     from orchestrator.schedules import os_scheduler
-    from orchestrator.schedules.entry import Entry
+    from orchestrator.schedules.os_scheduler import Entry
 
     workspace = cli.workspace()
     kind, entry = os_scheduler.detect(), Entry.of(workspace.root)

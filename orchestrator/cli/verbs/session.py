@@ -8,10 +8,9 @@ import click
 
 from orchestrator import app
 from orchestrator.base.errors import NotFoundError, UsageError, did_you_mean, plural
-from orchestrator.cli.context import Cli, CliGroup
-from orchestrator.cli.options import DOLLARS, POSITIVE, Finite, accepting_prices
-from orchestrator.leases.find import OpenSession, underway
-from orchestrator.machines.provision.wake_options import AcceptedPrices
+from orchestrator.cli.context import DOLLARS, POSITIVE, Cli, CliGroup, Finite, accepting_prices
+from orchestrator.leases.session_rules import OpenSession, ended, underway
+from orchestrator.machines.targets import AcceptedPrices
 from orchestrator.runs.cost.estimate import with_own_price
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as workflow
@@ -137,7 +136,7 @@ def report(cli: Cli, name: str | None) -> None:
     from orchestrator.views.report.session import markdown, report_of
 
     with app.opened(cli, quiet=True) as services:
-        records = [*services.sessions.ended(), *(so_far(services, one) for one in underway(services.sessions))]
+        records = [*ended(services.sessions), *(so_far(services, one) for one in underway(services.sessions))]
         found = [one for one in sorted(records, key=lambda one: one.created) if name is None or name in one.session_id]
         if not found:
             hint = (

@@ -15,8 +15,7 @@ from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli, CliCommand
-from orchestrator.cli.launching import Launching, launch, launching
-from orchestrator.cli.revisions import revision, workspace_with
+from orchestrator.cli.launching import Launching, launch, launching, revision, workspace_with
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
@@ -81,7 +80,7 @@ def tune(
         raise click.UsageError("Missing argument 'NAME'.")
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.runs.job.prepare import RunRequest
-    from orchestrator.tune.job import SearchOptions, job_of, narrowed
+    from orchestrator.tune.search_file import SearchOptions, job_of, narrowed
 
     try:
         limit = seconds(timeout)

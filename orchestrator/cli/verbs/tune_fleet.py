@@ -14,8 +14,7 @@ from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching
 from orchestrator.hosts.recover import remind
 from orchestrator.machines.connect.tunnels import SshTunnels
-from orchestrator.machines.provision.wake_options import AcceptedPrices, StartOptions
-from orchestrator.machines.targets import Target
+from orchestrator.machines.targets import AcceptedPrices, StartOptions, Target
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.estimate import with_own_price, with_own_rates
 from orchestrator.runs.job.prepare import Prepared, RunRequest
@@ -23,10 +22,9 @@ from orchestrator.runs.job.saved_plan import SavedPlan, read_saved
 from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.revision import Revision
-from orchestrator.tune.fleet.fleet import FleetCoordinator
-from orchestrator.tune.fleet.plan import FleetPlanner, plan
-from orchestrator.tune.fleet.resume import continue_search, plans_of
-from orchestrator.tune.fleet.rules import machines
+from orchestrator.tune.fleet import FleetCoordinator
+from orchestrator.tune.fleet_plan import FleetPlanner, continue_search, plan, plans_of
+from orchestrator.tune.fleet_rules import machines
 from orchestrator.views.tables.plan import fleet_json, print_fleet
 
 

@@ -85,11 +85,11 @@ def _example(cli: Cli) -> Iterator[None]:
     """A workspace of the published runs, until the dashboard ends."""
     import tempfile
 
-    from orchestrator.results.example import workspace
+    from orchestrator.results.imported import published_workspace
     from orchestrator.runs.job.files import example_workspace
 
     with tempfile.TemporaryDirectory(prefix="fcctl-example-") as folder:
-        workspace(example_workspace(), Path(folder))
+        published_workspace(example_workspace(), Path(folder))
         cli.directory = folder
         yield
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.machines.connect import replies
+from orchestrator.machines.connect.batches import Batch, batches, inline
 from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
-from orchestrator.machines.connect.transfer.batches import Batch, batches, inline
 from orchestrator.machines.connect.transport import Process, Transport
 from orchestrator.machines.host_api import Sent, Transfer, unheard
 
@@ -113,7 +113,7 @@ class AgentSession:
     def _rsync(self, tree_root: str, source_root: Path, paths: Sequence[str], sent: Sent) -> bool:
         """Whether rsync brought the files there. Where it has failed it is not tried again. Raises LinkLost: the link
         broke or fell silent meanwhile."""
-        from orchestrator.machines.connect.transfer import rsync
+        from orchestrator.machines.connect import rsync
 
         program = self.hello.tools.get("rsync")
         if self._rsync_error or not (program and rsync.local_program()):

@@ -12,7 +12,7 @@ from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarge
 
 if TYPE_CHECKING:
     from orchestrator.machines.cloud_api import MachineCache
-    from orchestrator.machines.connect.host_program import RunnerArchive
+    from orchestrator.machines.connect.bootstrap import RunnerArchive
     from orchestrator.machines.connect.ssh.ssh import SshTransport
     from orchestrator.machines.connect.transport import Transport
     from orchestrator.machines.host_api import HostSession
@@ -57,7 +57,7 @@ class Connector:
         self._archive()
 
     def _archive(self) -> RunnerArchive:
-        from orchestrator.machines.connect.host_program import build_runner
+        from orchestrator.machines.connect.bootstrap import build_runner
 
         with self._making:
             self._runner = self._runner or (self._make_runner or build_runner)()

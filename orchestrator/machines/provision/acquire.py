@@ -29,7 +29,16 @@ from orchestrator.machines.cloud import (
 )
 from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
 from orchestrator.machines.provision import actions
-from orchestrator.machines.provision.actions import POLL_S, Attempt, History, MachineRequest, Policy, too_dear
+from orchestrator.machines.provision.actions import (
+    POLL_S,
+    Attempt,
+    History,
+    MachineRequest,
+    Policy,
+    Purpose,
+    hardware,
+    too_dear,
+)
 from orchestrator.machines.provision.decide import next_action
 from orchestrator.machines.provision.endpoint import login_items
 from orchestrator.machines.provision.find import (
@@ -42,7 +51,6 @@ from orchestrator.machines.provision.find import (
 )
 from orchestrator.machines.provision.ready import add_login_key
 from orchestrator.machines.provision.release import others_on_host
-from orchestrator.machines.provision.spec import Purpose, hardware
 from orchestrator.machines.targets import CloudTarget, Provisioning
 
 _ERRORS: dict[actions.FailedBy, type[FcctlError]] = {

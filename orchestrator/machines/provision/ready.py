@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.base.errors import AuthError, CapacityError, CloudError, ConfigError, HostUnreachable, LinkLost
+from orchestrator.base.errors import (
+    AuthError,
+    CapacityError,
+    CloudError,
+    ConfigError,
+    FcctlError,
+    HostUnreachable,
+    LinkLost,
+)
+from orchestrator.base.sanitize import clean
 from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Power, Refusal, Remedy
 from orchestrator.machines.cloud_api import MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
@@ -183,12 +192,13 @@ class _Login:
         """Checks every few seconds that the same machine still runs, and that the limit has not passed."""
         now, machine = self._clock.monotonic(), self._machine
         if now - self._began > self._target.wake_timeout_s:
-            hint = "restart the emulated machine: fcctl emulator --stop; sshd's log is in its state folder"
+            hint = "restart the emulated machine: fcctl emulator --stop"
             if self._target.api_endpoint is None:
                 hint = f"see its console: {self._target.by_hand('console', machine.name, machine.zone)}"
             raise HostUnreachable(
                 f"{machine.name} runs, but executed no command within {self._target.wake_timeout_s:.0f} s",
                 reason="timeout",
+                cause=self._console(),
                 hint=hint,
             )
         if now - self._looked < LOOK_EVERY_S:
@@ -202,3 +212,11 @@ class _Login:
                 hint="see the reason: fcctl hosts ls; then run the command again",
             )
         self._machine = seen
+
+    def _console(self) -> str | None:
+        """The last line of its serial output, if there is one and it may be read."""
+        try:
+            lines = self._cloud.serial_output(self._machine).split("\n")
+        except FcctlError:
+            return None
+        return next((f"its console ends with: {clean(line)}" for line in reversed(lines) if line.strip()), None)

@@ -1,16 +1,25 @@
-"""The price of a machine by what it is made of: as its target or ``[budget]`` says, else the list price. Pure."""
+"""The price of a machine by what it is made of, and of disks, snapshots and static addresses by the month: as its
+target or ``[budget]`` says, else the list price. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.errors import ConfigError
-from orchestrator.machines.cloud import Hardware, region_of
+from orchestrator.machines.cloud import BillableResource, Hardware, Kind, Machine, region_of
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import Budget
-from orchestrator.money.prices.storage import monthly
-from orchestrator.money.prices.table import DISKS, G2, HOURS_PER_MONTH, Model, Price, PriceTable
+from orchestrator.money.prices.table import (
+    ADDRESS_IN_USE_USD_PER_HOUR,
+    DISKS,
+    G2,
+    HOURS_PER_MONTH,
+    Model,
+    Price,
+    PriceTable,
+)
 
 _L4 = "nvidia-l4"
 
@@ -46,7 +55,7 @@ def machine_price(hardware: Hardware, budget: Budget, target: CloudTarget | None
         date, name = budget.prices.date, target.name if target is not None else "NAME"
         raise ConfigError(
             f"no price is known for {hardware.text} in {hardware.zone}, so fcctl cannot check a cap for {name}",
-            cause=f"the price table of {date} has only g2 machines, in the regions that offer them",
+            cause=f"the price table of {date} has only g2 and e2-standard machines, in the regions that offer a g2",
             hint=f"set the price of an hour: usd_per_hour = ... in [targets.{name}]",
         )
     disks, guessed = 0.0, []
@@ -126,3 +135,39 @@ def spot_preview(target: CloudTarget, table: PriceTable) -> SpotPreview | None:
     zone, name = target.zones[0], target.machine_type
     on_demand, spot = table.machine(name, region_of(zone)), table.machine(name, region_of(zone), "spot")
     return SpotPreview(zone, on_demand, spot) if on_demand is not None and spot is not None else None
+
+
+# ------------------------------------------------------------------------------- disks, snapshots, static addresses
+def monthly_usd(resource: BillableResource, table: PriceTable, target: CloudTarget | None = None) -> float | None:
+    """Dollars per month; None if unknown."""
+    return monthly(resource.kind, resource.type, resource.gb, resource.region, bool(resource.users), table, target)
+
+
+def monthly(
+    kind: Kind, disk_type: str, gb: int, region: str, in_use: bool, table: PriceTable, target: CloudTarget | None
+) -> float | None:
+    """Dollars per month of one resource in a region; None if unknown."""
+    if kind == "address":
+        unused = table.unused_address(region)
+        listed = ADDRESS_IN_USE_USD_PER_HOUR if in_use else None if unused is None else unused.usd
+        own = target.address_usd_per_hour if target is not None else None
+        hourly = listed if own is None else own
+        return None if hourly is None else hourly * HOURS_PER_MONTH
+    if kind == "disk":
+        own = target.disk_usd_per_gib_month if target is not None else None
+        price = table.disk(disk_type, region)
+    else:
+        own = target.snapshot_usd_per_gib_month if target is not None else None
+        price = table.snapshot(region)
+    of_gib = own if own is not None else None if price is None else price.usd
+    return None if of_gib is None else of_gib * gb
+
+
+def of_a_stopped_machine(
+    machine: Machine, things: Iterable[BillableResource], table: PriceTable, target: CloudTarget | None
+) -> float | None:
+    """Dollars per month of the machine's disks and addresses; None if one has no price."""
+    places = {"disk": machine.zone, "address": region_of(machine.zone)}
+    own = [one for one in things if machine.name in one.users and places.get(one.kind) == one.place]
+    usd = [monthly_usd(one, table, target) for one in own]
+    return None if None in usd or not usd else sum(one or 0.0 for one in usd)

@@ -75,7 +75,7 @@ def hourly_plan(target: Target, budget: Budget) -> HourlyPlan:
 def machine_choices(target: CloudTarget, budget: Budget) -> list[Hardware]:
     """Returns the machines that a start may end in, first choice first: those that the cloud shows, and those that may
     be made."""
-    from orchestrator.machines.provision.spec import hardware
+    from orchestrator.machines.provision.actions import hardware
 
     seen = budget.seen(target)
     if seen and not (target.create and target.on_stockout == "rebuild"):

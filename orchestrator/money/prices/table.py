@@ -20,10 +20,13 @@ G2: dict[str, tuple[int, int]] = {
     "g2-standard-4": (4, 1), "g2-standard-8": (8, 1), "g2-standard-12": (12, 1), "g2-standard-16": (16, 1),
     "g2-standard-24": (24, 2), "g2-standard-32": (32, 1), "g2-standard-48": (48, 4), "g2-standard-96": (96, 8),
 }  # fmt: skip
+#: vCPUs of machine types without a GPU, each with 4 GiB, as for steps that only compile.
+#: https://cloud.google.com/compute/docs/general-purpose-machines
+E2: dict[str, int] = {"e2-standard-4": 4, "e2-standard-8": 8, "e2-standard-16": 16}
 #: Disks with a price for the GiB alone; a hyperdisk's parts are priced apart.
 DISKS = ("pd-balanced", "pd-ssd", "pd-standard")
 #: The sizes whose own price the source lists.
-_READ = frozenset({"g2-standard-4", "g2-standard-32"})
+_READ = frozenset({"g2-standard-4", "g2-standard-32", "e2-standard-4"})
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,20 @@ class Rates:
     pd_standard: float | None = None
     snapshot: float | None = None
     address_unused: float | None = None  # a reserved static address that no machine has, an hour
+    e2_vcpu: float | None = None  # one vCPU of an E2 and its 4 GiB
+    spot_e2_vcpu: float | None = None
+
+    def machine(self, machine_type: str, model: Model) -> float | None:
+        """An hour of a machine; None without a price."""
+        on_demand = model == "on_demand"
+        if machine_type in E2:
+            e2_vcpu = self.e2_vcpu if on_demand else self.spot_e2_vcpu
+            return None if e2_vcpu is None else round(E2[machine_type] * e2_vcpu, 6)
+        if machine_type not in G2:
+            return None
+        vcpus, gpus = G2[machine_type]
+        vcpu, l4 = (self.vcpu, self.l4) if on_demand else (self.spot_vcpu, self.spot_l4)
+        return round(vcpus * vcpu + gpus * l4, 6)
 
 
 @dataclass(frozen=True)
@@ -64,13 +81,11 @@ class PriceTable:
 
     def machine(self, machine_type: str, region: str, model: Model = "on_demand") -> Price | None:
         """An hour of a machine while it is on; None where the table has none."""
-        rates, shape = self.regions.get(region), G2.get(machine_type)
-        if rates is None or shape is None:
+        rates = self.regions.get(region)
+        usd = rates.machine(machine_type, model) if rates is not None else None
+        if usd is None:
             return None if self.older is None else self.older.machine(machine_type, region, model)
-        vcpus, gpus = shape
-        vcpu, l4 = (rates.vcpu, rates.l4) if model == "on_demand" else (rates.spot_vcpu, rates.spot_l4)
-        how: Literal["list", "derived"] = "list" if machine_type in _READ else "derived"
-        return Price(round(vcpus * vcpu + gpus * l4, 6), "hour", how, self.source, self.date)
+        return Price(usd, "hour", "list" if machine_type in _READ else "derived", self.source, self.date)
 
     def disk(self, disk_type: str, region: str) -> Price | None:
         """A GiB of a disk for a month, whether or not its machine runs; None where the table has none."""
@@ -97,7 +112,7 @@ class PriceTable:
 
     def machines(self, region: str) -> Iterator[tuple[str, Price, Price]]:
         """(machine type, on demand, spot) of all that the region has."""
-        for name in G2:
+        for name in (*G2, *E2):
             on_demand, spot = self.machine(name, region), self.machine(name, region, "spot")
             if on_demand is not None and spot is not None:
                 yield name, on_demand, spot

@@ -9,6 +9,8 @@ every day. A newer table: ``fcctl cost prices --refresh``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.money.prices.table import PriceTable, Rates
 
 SOURCE = "github.com/Cyclenerd/google-cloud-pricing-cost-calculator pricing.yml@dac31281"
@@ -37,4 +39,23 @@ _REGIONS = {
     "asia-southeast1": Rates(0.045274332, 0.6909216, 0.027168, 0.4146, 0.11, 0.187, 0.044, 0.061, 0.011),
 }
 
-LIST_PRICES = PriceTable(SOURCE, DATE, _REGIONS)
+# Dollars an hour for e2-standard-4, on demand and on Spot; another size costs as much for each of its vCPUs.
+_E2 = {
+    "us-central1": (0.13402284, 0.080424), "us-east1": (0.13402284, 0.080424), "us-west1": (0.13402284, 0.080424),
+    "us-east4": (0.15094164, 0.08664), "us-west4": (0.15094164, 0.01904), "europe-west1": (0.14743092, 0.082664),
+    "europe-west2": (0.17267112, 0.057336), "europe-west3": (0.17267112, 0.1036),
+    "europe-west4": (0.14754408, 0.073856), "europe-west6": (0.17556532, 0.068504),
+    "northamerica-northeast1": (0.14754408, 0.045952), "northamerica-northeast2": (0.14754408, 0.030976),
+    "me-central2": (0.214436528, 0.128632), "asia-east1": (0.15518376, 0.076872),
+    "asia-northeast1": (0.17193144, 0.103168), "asia-northeast3": (0.17193144, 0.071224),
+    "asia-south1": (0.16096872, 0.096576), "asia-southeast1": (0.16533228, 0.090392),
+}  # fmt: skip
+
+LIST_PRICES = PriceTable(
+    SOURCE,
+    DATE,
+    {
+        region: replace(rates, e2_vcpu=_E2[region][0] / 4, spot_e2_vcpu=_E2[region][1] / 4)
+        for region, rates in _REGIONS.items()
+    },
+)

@@ -37,6 +37,10 @@ _ROWS: dict[str, tuple[re.Pattern[str], str, str]] = {
     "spot_core": (re.compile(r"Spot Preemptible G2 Instance Core running in "), "Preemptible", "h"),
     "spot_ram": (re.compile(r"Spot Preemptible G2 Instance Ram running in "), "Preemptible", "GiBy.h"),
     "spot_l4": (re.compile(r"Nvidia L4 GPU attached to Spot Preemptible VMs running in "), "Preemptible", "h"),
+    "e2_core": (re.compile(r"E2 Instance Core running in "), "OnDemand", "h"),
+    "e2_ram": (re.compile(r"E2 Instance Ram running in "), "OnDemand", "GiBy.h"),
+    "spot_e2_core": (re.compile(r"Spot Preemptible E2 Instance Core running in "), "Preemptible", "h"),
+    "spot_e2_ram": (re.compile(r"Spot Preemptible E2 Instance Ram running in "), "Preemptible", "GiBy.h"),
     "pd_balanced": (re.compile(r"Balanced PD Capacity( in |$)"), "OnDemand", "GiBy.mo"),
     "pd_ssd": (re.compile(r"SSD backed PD Capacity( in |$)"), "OnDemand", "GiBy.mo"),
     "pd_standard": (re.compile(r"Storage PD Capacity( in |$)"), "OnDemand", "GiBy.mo"),
@@ -77,16 +81,24 @@ def _what(sku: Sku) -> str | None:
 
 def _rates(row: Mapping[str, float]) -> Rates:
     return Rates(
-        vcpu=round(row["core"] + _GIB_PER_VCPU * row["ram"], 9),
+        vcpu=_vcpu(row, "") or 0.0,
         l4=row["l4"],
-        spot_vcpu=round(row["spot_core"] + _GIB_PER_VCPU * row["spot_ram"], 9),
+        spot_vcpu=_vcpu(row, "spot_") or 0.0,
         spot_l4=row["spot_l4"],
         pd_balanced=row.get("pd_balanced"),
         pd_ssd=row.get("pd_ssd"),
         pd_standard=row.get("pd_standard"),
         snapshot=row.get("snapshot"),
         address_unused=row.get("address_unused"),
+        e2_vcpu=_vcpu(row, "e2_"),
+        spot_e2_vcpu=_vcpu(row, "spot_e2_"),
     )
+
+
+def _vcpu(row: Mapping[str, float], family: str) -> float | None:
+    """One vCPU with its memory; None without a price."""
+    core, ram = row.get(f"{family}core"), row.get(f"{family}ram")
+    return None if core is None or ram is None else round(core + _GIB_PER_VCPU * ram, 9)
 
 
 _PAGE = 5000  # the most the service gives; Compute Engine has some ten pages

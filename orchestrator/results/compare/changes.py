@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean, median
 
-from orchestrator.results.measurement import Measurement
-from orchestrator.results.statistics.change_points import change_points
 from orchestrator.results.statistics.effect import MIN_FREEDOM, Spread
+from orchestrator.results.statistics.ranks import change_points
+from orchestrator.results.timings import Measurement
 
 #: Changes smaller than this are not worth a line, as a share.
 WORTH_TELLING = 0.005
@@ -117,7 +117,6 @@ def ladder(of: Series) -> list[Record]:
     return rungs
 
 
-# ------------------------------------------------------------------------------------------------ inside
 def _merged(launches: list[Measurement]) -> Measurement:
     if len(launches) == 1:
         return launches[0]

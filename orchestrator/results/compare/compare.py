@@ -207,7 +207,6 @@ def busy(seen: telemetry.Series, step: StepRecord | None) -> GpuActivity:
     return GpuActivity(median(clocks), throttled >= THROTTLED_SHARE * len(at_work))
 
 
-# ------------------------------------------------------------------------------------------------ inside
 def _history(store: FileStore, old: ComparedSide, new: ComparedSide) -> Callable[[Key], Spread | None]:
     """How much runs of one source differed on the machine of these sides, other runs than theirs."""
     runs = (*old.runs, *new.runs)

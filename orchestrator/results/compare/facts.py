@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from fcctl_remote.base.text import kernel_name
 from orchestrator.base.sanitize import listed, number, objects, part, table
 from orchestrator.results import tuning as tune_result
 from orchestrator.results.tuning import TuneResult
@@ -103,7 +104,6 @@ def _found(result: TuneResult) -> dict[str, Any]:
     return {**facts, **dict(islice(times.items(), _MAX_FACTS))}
 
 
-# ------------------------------------------------------------------------------------------------ facts
 def _united(side: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     seen: dict[str, list[Any]] = {}
     for facts in side:
@@ -126,7 +126,6 @@ def _flat(value: Mapping[str, Any], above: str, depth: int = 0) -> Iterator[tupl
             yield name, inner[:_MAX_TEXT] if isinstance(inner, str) else inner
 
 
-# ------------------------------------------------------------------------------------------------ kernels
 @dataclass(frozen=True)
 class _Kernel:
     name: str
@@ -149,7 +148,7 @@ def _kernels(
         label = str(document.get("label") or document.get("variant") or "")[:60]
         shape = part(document, "shape", "name")
         for kernel in objects(listed(document.get("kernels"))[:_MAX_KERNELS]):
-            name = str(kernel.get("name") or kernel.get("mangled") or "?")[:_MAX_TEXT]
+            name = kernel_name(str(kernel.get("name") or kernel.get("mangled") or "?")[:_MAX_TEXT])
             made = _Kernel(name, label, str(shape or kernel.get("arch") or "")[:60], facts(kernel))
             found[made.shown] = made
     return found

@@ -14,7 +14,7 @@ from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.git import git_environment
 from orchestrator.base.json_text import pick
 from orchestrator.results.compare.changes import Change, Record, Series, best, changes, ladder, series
-from orchestrator.results.measurement import HOW_TO, Measurement
+from orchestrator.results.timings import HOW_TO, Measurement
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore

@@ -12,7 +12,7 @@ from fcctl_remote.base.estimates import NEEDS
 from orchestrator.base.sanitize import listed, number, objects, table
 from orchestrator.results.records import UNVERIFIED
 from orchestrator.results.statistics.effect import Effect, Launch
-from orchestrator.results.timings import MAX_ENTRIES, Timing, entries
+from orchestrator.results.timings import MAX_ENTRIES, controls, entries, method_of
 
 MAX_SAMPLES = 100_000
 #: What is so many times the median of its launch, or so small a part of it, is no time of the same thing.
@@ -113,20 +113,6 @@ def rows_of(document: dict[str, Any], machine: Machine) -> list[Row]:
             )
         )
     return rows
-
-
-def controls(timed: list[Timing]) -> list[Timing]:
-    """Anchors, and references that stand beside something that is none: alone, code with PyTorch in its name is
-    somebody's own."""
-    ours = {(t.case, t.mode) for t in timed if not t.is_reference and not t.is_anchor}
-    return [t for t in timed if t.is_anchor or (t.is_reference and (t.case, t.mode) in ours)]
-
-
-def method_of(document: dict[str, Any]) -> str:
-    """How it was measured: the tool, and the version of its method if that has one."""
-    version = document.get("method_version")
-    tool = document.get("tool")
-    return " ".join(str(part)[:60] for part in (tool, f"v{version}" if version is not None else None) if part)
 
 
 def _paired(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

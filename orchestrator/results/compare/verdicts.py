@@ -126,7 +126,6 @@ def compare(
     )
 
 
-# ------------------------------------------------------------------------------------------------ matching
 @dataclass(frozen=True)
 class _Pair:
     old: list[Row]
@@ -151,7 +150,6 @@ def _matched(old: dict[Key, list[Row]], new: dict[Key, list[Row]]) -> tuple[list
     return [_Pair(old[before], new[after]) for before, after in pairs], left_old, left_new
 
 
-# ------------------------------------------------------------------------------------------------ measuring
 def _measured(pair: _Pair, options: Options, history: History, moved: float | None) -> Compared:
     """A pair with its effect, and the verdict as far as one benchmark alone decides it. ``moved`` is the standard
     deviation between the sides that controls show."""
@@ -246,7 +244,6 @@ def _clock_unrest(pair: _Pair) -> float:
     return abs(math.log(clocks[1] / clocks[0])) if clocks[0] and clocks[1] else 0.0
 
 
-# ------------------------------------------------------------------------------------------------ obstacles
 def _obstacles(pair: _Pair, options: Options) -> tuple[list[str], list[str]]:
     """Why the two sides cannot be compared, and why they could not be, had ``allow`` not said so."""
     found = [(name, said) for name, said in _differences(pair) if said]
@@ -297,7 +294,6 @@ def _middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-# ------------------------------------------------------------------------------------------------ judging
 def _judged(found: list[Compared], options: Options) -> list[Compared]:
     """Verdicts over the whole family."""
     family = [i for i, c in enumerate(found) if c.effect and c.verdict != "incomparable" and not c.effect.lacks]

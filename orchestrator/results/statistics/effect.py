@@ -133,7 +133,6 @@ def effect(
     return _from_samples(sides, metric, spread, drift, confidence, rng)
 
 
-# ------------------------------------------------------------------------------------------------ launches
 def _from_launches(
     sides: list[list[Launch]], metric: str, drift: Spread, confidence: float, rng: np.random.Generator
 ) -> Effect:
@@ -159,7 +158,6 @@ def _from_launches(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ samples
 def _from_samples(
     sides: list[list[Launch]], metric: str, spread: Spread, drift: Spread, confidence: float, rng: np.random.Generator,
 ) -> Effect:  # fmt: skip
@@ -236,7 +234,6 @@ def _lacks(sides: list[list[Launch]]) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------------------ pieces
 def _effect(
     sides: list[list[Launch]], metric: str, difference: float, drawn: np.ndarray, freedom: float, confidence: float,
     *, error: float, basis: str, rank_p: float, spread: Spread, lacks: str = "",

@@ -15,8 +15,7 @@ from typing import Any
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, sync_tree, write_atomic
-from orchestrator.base.journal import FileJournal
-from orchestrator.base.lock import OwnerLock
+from orchestrator.base.journal import FileJournal, OwnerLock
 from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store.intake import FolderIntake, Limits

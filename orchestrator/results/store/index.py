@@ -23,10 +23,10 @@ from pydantic import ValidationError
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.files import make_folders
-from orchestrator.results.measurement import Measurement
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.results.store import schema
+from orchestrator.results.store import rows
 from orchestrator.results.store.rows import RECORD, DamagedRecord, read_record, row_of
+from orchestrator.results.timings import Measurement
 
 T = TypeVar("T")
 
@@ -54,24 +54,22 @@ class Index:
         self._runs = runs
         self._note = note
 
-    def rows(
-        self, limit: int | None, filters: dict[str, str], search: schema.Search = schema.EVERYTHING
-    ) -> list[RunRow]:
-        """``filters`` are columns out of :data:`schema.FILTERS` and the values they must equal."""
+    def rows(self, limit: int | None, filters: dict[str, str], search: rows.Search = rows.EVERYTHING) -> list[RunRow]:
+        """``filters`` are columns out of :data:`rows.FILTERS` and the values they must equal."""
         parameters: list[object] = [*filters.values(), *search.parameters]
         if limit is not None:
             parameters.append(limit)
-        query = schema.select(list(filters), limit is not None, search)
+        query = rows.select(list(filters), limit is not None, search)
 
         def read(db: sqlite3.Connection) -> list[RunRow]:
             found = db.execute(query, parameters)
-            return [RunRow.model_validate(dict(zip(schema.COLUMNS, row, strict=True))) for row in found]
+            return [RunRow.model_validate(dict(zip(rows.COLUMNS, row, strict=True))) for row in found]
 
         return self._with(read)
 
     def measurements(self, limit: int, filters: dict[str, str]) -> list[Measurement]:
-        """Newest first; ``filters`` are columns out of :data:`schema.MEASURED_FILTERS` and the values they equal."""
-        query = schema.select_measured(list(filters))
+        """Newest first; ``filters`` are columns out of :data:`rows.MEASURED_FILTERS` and the values they equal."""
+        query = rows.select_measured(list(filters))
 
         def read(db: sqlite3.Connection) -> list[Measurement]:
             return [_measurement(row) for row in db.execute(query, (*filters.values(), limit))]
@@ -84,11 +82,11 @@ class Index:
         def read(db: sqlite3.Connection) -> list[tuple[str, str]]:
             found: list[tuple[str, str]] = []
             # From one pair to the next through the primary key: a DISTINCT would read a million rows for a few names.
-            row = db.execute(schema.FIRST_NAME).fetchone()
+            row = db.execute(rows.FIRST_NAME).fetchone()
             while row and len(found) < _MAX_NAMES:
                 at = (str(row[0]), str(row[1]))
                 found.append(at)
-                row = db.execute(schema.NEXT_NAME, at).fetchone()
+                row = db.execute(rows.NEXT_NAME, at).fetchone()
             return found
 
         return self._with(read)
@@ -132,7 +130,6 @@ class Index:
                     self._fill(db)
         return self._with(lambda db: (int(db.execute("SELECT count(*) FROM runs").fetchone()[0]), self.skipped()))
 
-    # ------------------------------------------------------------------------------------------ opening and repair
     def _with(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """``read`` on an index that is whole and up to date; in memory, if the real one cannot be written."""
         for last in (False, True):
@@ -160,7 +157,7 @@ class Index:
             self._build("the index of the runs does not exist yet")
         db = self._connect("rw")
         try:
-            if _version(db) != schema.VERSION:
+            if _version(db) != rows.VERSION:
                 db.close()
                 self._build("the index of the runs has another version")
                 db = self._connect("rw")
@@ -177,7 +174,7 @@ class Index:
 
     def _build(self, why: str) -> None:
         with self._exclusive(), closing(self._connect("rwc")) as db:
-            if _version(db) == schema.VERSION:
+            if _version(db) == rows.VERSION:
                 return  # another process was faster
             if len(_folders(self._runs, _names(self._runs))) > 1:  # the very first run needs no explanation
                 self._note(f"{why}: building it")
@@ -222,16 +219,15 @@ class Index:
             hint=f"delete the index and build a new one: rm {self._path}* && fcctl results reindex",
         )
 
-    # ------------------------------------------------------------------------------------------ content
     def _fill(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")
         with _writing(db):
-            for statement in (*schema.DROP, *schema.CREATE):
+            for statement in (*rows.DROP, *rows.CREATE):
                 db.execute(statement)
             changed = _mtime_ns(self._runs)
             self._add(db, _folders(self._runs, _names(self._runs)))
             self._remember(db, changed)
-            db.execute(f"PRAGMA user_version = {schema.VERSION:d}")
+            db.execute(f"PRAGMA user_version = {rows.VERSION:d}")
 
     def _catch_up(self, db: sqlite3.Connection) -> None:
         """Make the index agree with the names in ``runs/``, and look again at folders skipped earlier."""
@@ -275,12 +271,12 @@ class Index:
     def _insert(self, db: sqlite3.Connection, records: list[RunRecord]) -> None:
         from orchestrator.results.store.rows import measured
 
-        rows = [row_of(record) for record in records]
-        db.executemany(schema.INSERT, [schema.values(row) for row in rows])
-        for record, row in zip(records, rows, strict=True):
+        lines = [row_of(record) for record in records]
+        db.executemany(rows.INSERT, [rows.values(row) for row in lines])
+        for record, row in zip(records, lines, strict=True):
             found, parents = measured(f"{self._runs}/{record.run_id}", record, row)
-            db.executemany(schema.INSERT_MEASURED, schema.measured_values(found))
-            db.executemany(schema.INSERT_PARENT, [(record.run_id, parent) for parent in parents])
+            db.executemany(rows.INSERT_MEASURED, rows.measured_values(found))
+            db.executemany(rows.INSERT_PARENT, [(record.run_id, parent) for parent in parents])
 
     def _remember(self, db: sqlite3.Connection, changed: int) -> None:
         # Real time, not the port's: it is compared with the file system's.
@@ -301,13 +297,13 @@ def _writing(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _drop(db: sqlite3.Connection, run_ids_gone: list[str]) -> None:
-    for table in schema.TABLES:
+    for table in rows.TABLES:
         drop = f"DELETE FROM {table} WHERE run_id = ?"  # noqa: S608  names of our own
         db.executemany(drop, [(name,) for name in run_ids_gone])
 
 
 def _measurement(row: tuple[Any, ...]) -> Measurement:
-    found = dict(zip(schema.MEASURED, row, strict=True))
+    found = dict(zip(rows.MEASURED, row, strict=True))
     if not isinstance(found["p50"], float) or not isinstance(found["n"], int):
         raise sqlite3.DatabaseError("a measurement is not a number")
     return Measurement(**{**found, "reference": bool(found["reference"])})

@@ -17,8 +17,7 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_atomic
-from orchestrator.base.journal import FileJournal, JournalEntry
-from orchestrator.base.lock import OwnerLock, owner_of
+from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, owner_of
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths, read_plan
 from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
@@ -26,11 +25,11 @@ from orchestrator.results.store.names import resolve
 from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
 
 if TYPE_CHECKING:
-    from orchestrator.results.measurement import Measurement
     from orchestrator.results.store.index import Index, Skipped
-    from orchestrator.results.store.schema import Search
+    from orchestrator.results.store.rows import Search
     from orchestrator.results.store.tag_file import TagFile
     from orchestrator.results.tags import Tag
+    from orchestrator.results.timings import Measurement
 
 #: An active folder that is being made; without its final name it is no run.
 NEW = ".new-"
@@ -68,7 +67,6 @@ class FileStore:
 
         return TagFile(self.root)
 
-    # ------------------------------------------------------------------------------------------ active runs
     def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
         """A new active run, owned by this process, its plan on disk. Raises ConflictError: a run of that id exists;
         FcctlError: the disk is full or not writable."""
@@ -132,7 +130,6 @@ class FileStore:
         folder = places.active if places.active.is_dir() else places.final
         return FileJournal(folder / JOURNAL, self._clock).entries()
 
-    # ------------------------------------------------------------------------------------------ machines left on
     def add_pending_release(self, run_id: str, entry: dict[str, Any]) -> None:
         """Record that the release of a machine that ``run_id`` started is pending."""
         folder = self.root / PENDING
@@ -157,7 +154,6 @@ class FileStore:
             note.unlink()
             sync_folder(note.parent)
 
-    # ------------------------------------------------------------------------------------------ complete runs
     def is_complete(self, run_id: str) -> bool:
         """Whether the run's results are here, whole."""
         return run_ids.is_valid(run_id) and is_complete(self._places(run_id).final)
@@ -189,13 +185,13 @@ class FileStore:
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
         """Complete runs, newest first; filters are ``run_id``, ``job``, ``target``, ``status``, ``gpu``,
         ``git_commit``."""
-        from orchestrator.results.store.schema import Search
+        from orchestrator.results.store.rows import Search
 
         return self.search(Search(), limit=limit, **filters)
 
     def search(self, search: Search, *, limit: int | None = None, **filters: str | None) -> list[RunRow]:
         """The same for runs that ``search`` finds, in its order."""
-        from orchestrator.results.store.schema import FILTERS
+        from orchestrator.results.store.rows import FILTERS
 
         return self._index.rows(limit, _given(filters, FILTERS), search)
 
@@ -204,7 +200,7 @@ class FileStore:
 
         Filters are ``benchmark``, ``variant``, ``mode``, ``gpu``, ``job``, ``target`` and ``run_id``.
         """
-        from orchestrator.results.store.schema import MEASURED_FILTERS
+        from orchestrator.results.store.rows import MEASURED_FILTERS
 
         return self._index.measurements(limit, _given(filters, MEASURED_FILTERS))
 
@@ -216,7 +212,6 @@ class FileStore:
         """The rows of a SELECT on the index's tables ``runs`` and ``benchmarks``."""
         return self._index.query(sql, parameters)
 
-    # ------------------------------------------------------------------------------------------ coming and going
     def incoming(self, run_id: str) -> IncomingRun:
         """A run that is about to be written from an archive. Raises RunNotFound: ``run_id`` is none; ConflictError: a
         run of that id is active here."""
@@ -227,7 +222,7 @@ class FileStore:
 
     def best(self, count: int) -> set[str]:
         """The runs that hold one of the ``count`` best times of any benchmark of ours."""
-        from orchestrator.results.store.schema import BEST
+        from orchestrator.results.store.rows import BEST
 
         return {row[0] for row in self.query(BEST, (count,))}
 
@@ -254,7 +249,6 @@ class FileStore:
                 if folder.name.startswith(PRUNED) or (folder.name.startswith(PREFIX) and _is_old(folder, IMPORT_S)):
                     shutil.rmtree(folder, ignore_errors=True)
 
-    # ------------------------------------------------------------------------------------------ names
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs. Raises ConfigError: results/tags.toml is damaged."""
         return self._tags.read()
@@ -292,7 +286,6 @@ class FileStore:
         with disk_errors("build the index of the runs", self.root):
             return self._index.rebuild()
 
-    # ------------------------------------------------------------------------------------------ inside
     def _places(self, run_id: str) -> RunPaths:
         if not run_ids.is_valid(run_id):  # it is about to become a path
             raise RunNotFound(f"{run_id[:80]!r} is not a run id", hint="see the runs: fcctl results ls")

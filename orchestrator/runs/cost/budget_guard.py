@@ -8,9 +8,8 @@ from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
-from orchestrator.money.calendar import start_of_day, start_of_month
 from orchestrator.money.caps import Cap, Window, began_to_cost, dollars, judge
-from orchestrator.money.totals import Spending
+from orchestrator.money.totals import Spending, start_of_day, start_of_month
 from orchestrator.runs.cost.machine_cost import rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.base.errors import BudgetError, FcctlError, UsageError
 from orchestrator.machines.cloud import Hardware
 from orchestrator.machines.provision.find import find_machines, with_disk_types
-from orchestrator.machines.provision.wake_options import AcceptedPrices
-from orchestrator.machines.targets import CloudTarget, Target
+from orchestrator.machines.targets import AcceptedPrices, CloudTarget, Target
 from orchestrator.money import estimate as costs
 from orchestrator.money.caps import EGRESS_USD_PER_GIB, Budget
 from orchestrator.money.estimate import CostPlan, Past

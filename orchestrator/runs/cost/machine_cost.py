@@ -1,20 +1,31 @@
 """The cost of a run's machine, from the run's journal. Pure. The cloud says how long it was on; journal and steps say
 what the time was used for. The parts are fitted to the whole: the rest is ``idle``, and ``idle`` and ``boot`` are cut
-first."""
+first. And of a run that is active, its cost until now."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.clock import iso
+from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.machines.targets import CloudTarget
-from orchestrator.money.caps import EGRESS_USD_PER_GIB, FENCE_LATENESS_S, MINIMUM_BILLED_S, is_start
+from orchestrator.money.caps import (
+    EGRESS_USD_PER_GIB,
+    FENCE_LATENESS_S,
+    MINIMUM_BILLED_S,
+    began_to_cost,
+    is_start,
+    last_change,
+)
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, SittingRecord, StepRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 #: The part of the bill that begins with a line of the journal; None: the machine is off, or not this run's any more.
 _PHASES: dict[str, str | None] = {
@@ -235,3 +246,54 @@ def machine_record(entries: Sequence[JournalEntry]) -> MachineRecord | None:
             for s in on
         ],
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- of an active run
+@dataclass(frozen=True)
+class CostSoFar:
+    """Dollars of one active run."""
+
+    usd: float
+    #: While it costs something; 0 before its machine is on and after that is off.
+    usd_per_hour: float
+    worst_case_usd: float
+    #: Nobody pays: its machine is the sandbox's.
+    emulated: bool = False
+
+    def as_json(self) -> dict[str, float]:
+        shown = CostSoFar(0.0, 0.0, 0.0) if self.emulated else self
+        return {
+            "usd": round(shown.usd, 6), "usd_per_hour": shown.usd_per_hour,
+            "worst_case_usd": round(shown.worst_case_usd, 6),
+        }  # fmt: skip
+
+
+def cost_so_far(store: FileStore, run_id: str, now: float, *, since: float = 0.0) -> CostSoFar | None:
+    """Returns an active run's cost from ``since`` until ``now``, epoch seconds; None if its plan or journal cannot be
+    read."""
+    try:
+        saved = SavedPlan.model_validate(store.plan_of(run_id))
+        entries = [entry for entry in store.journal_of(run_id) if entry.time >= since]
+        return of_journal(entries, saved, now)
+    except (FcctlError, ValueError, TypeError, LookupError, ArithmeticError):  # of another version, or damaged
+        return None
+
+
+def of_journal(entries: Sequence[JournalEntry], saved: SavedPlan, now: float) -> CostSoFar:
+    """The same of a journal and a plan. Pure."""
+    emulated, rate = saved.target.kind == "sandbox", rate_of(entries, saved)
+    if saved.target.cloud is None or saved.fence_s is None:
+        began = began_to_cost(entries, machine=False)
+        ended = next((e.time for e in entries if e.kind in ("ended", "lost")), None)
+        seconds = 0.0 if began is None else max(0.0, (ended if ended is not None else now) - began.time)
+        is_on = began is not None and ended is None
+        return CostSoFar(seconds / 3600 * rate, rate if is_on else 0.0, saved.worst_case_usd, emulated)
+    until_now = [*entries, JournalEntry(seq=0, time=now, kind="released")]
+    usd = machine_cost(until_now, saved, []).usd
+    return CostSoFar(usd, rate if _is_on(entries) else 0.0, saved.worst_case_usd, emulated)
+
+
+def _is_on(entries: Sequence[JournalEntry]) -> bool:
+    """Whether the machine is on for the run, as far as its journal knows."""
+    last = last_change(entries)
+    return last is not None and last.kind in ("cloud", "acquired")

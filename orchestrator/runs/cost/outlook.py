@@ -9,20 +9,18 @@ from typing import Any
 
 from orchestrator.base.clock import iso
 from orchestrator.base.journal import newest
-from orchestrator.leases.find import open_on
+from orchestrator.leases.session_rules import open_on
 from orchestrator.money import ledger as books
 from orchestrator.money.book import Change
-from orchestrator.money.calendar import end_of_month, start_of_day, start_of_month
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord
-from orchestrator.money.reservations import remaining
-from orchestrator.money.totals import LedgerNote, Spending, remarks
+from orchestrator.money.reservations import is_past_deadline, remaining
+from orchestrator.money.totals import LedgerNote, Spending, end_of_month, remarks, start_of_day, start_of_month
 from orchestrator.money.totals import spent as sums
-from orchestrator.runs.cost.open_reservations import OpenReservation, described
-from orchestrator.runs.cost.owners import command_in, store_in
-from orchestrator.runs.cost.spending import is_past_deadline, lines, reservations
+from orchestrator.runs.cost.owners import OpenReservation, command_in, described, store_in
+from orchestrator.runs.cost.spending import lines, reservations
 from orchestrator.runs.lifecycle import fold
-from orchestrator.runs.notify.notices import of_cap
+from orchestrator.runs.notices import of_cap
 from orchestrator.runs.services import Services
 
 DAY_S = 86400.0
@@ -103,7 +101,7 @@ def outlook(services: Services) -> Outlook:
     """Computes it from book, runs and sessions; asks no cloud."""
     now, budget, state = services.clock.now(), services.budget, services.spending.state()
     found = lines(services, until_now=True)
-    power = books.latest(one for _, one in state.of("power", UsageRecord))
+    power = state.starts()
     open_ = tuple(described(services, one, power) for one in remaining(reservations(services), found))
     spent = sums(found, now, budget.zone)
     standing = sums([line for line in found if line.stands], now, budget.zone)

@@ -1,25 +1,30 @@
-"""What reservations were made for, found by name: a run or a session that is over, or off, needs them no more."""
+"""What reservations were made for, found by name: what it has cost so far and what ends it; a run or a session that is
+over, or off, needs them no more."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.base.clock import utc_minute
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
+from orchestrator.leases.session_rules import known, money
 from orchestrator.machines.targets import Target
 from orchestrator.money.book import Change
 from orchestrator.money.caps import fenced_worst_case_usd
 from orchestrator.money.firings import count_left_on
-from orchestrator.money.ledger import RunUsage
-from orchestrator.money.reservations import Owner, Reservation
+from orchestrator.money.ledger import RunUsage, UsageRecord
+from orchestrator.money.reservations import Owner, Reservation, Reserved, is_start_of
 from orchestrator.results.records import RunRecord
-from orchestrator.runs.cost.machine_cost import machine_cost, rate_of
+from orchestrator.runs.cost.machine_cost import cost_so_far, machine_cost, rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan, read_saved
+from orchestrator.runs.lifecycle import Action, decide, fold
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
@@ -103,7 +108,18 @@ def session_book_of(services: Services, one: Reservation) -> SessionFiles:
 def store_of(services: Services, one: Reservation) -> FileStore:
     """The store that has, or had, the run's record."""
     # A checkout that was moved has its runs here.
-    return services.store if services.store.is_complete(one.owner_id) else store_in(services, one.results)
+    return services.store if _has_run(services.store, one.owner_id) else store_in(services, one.results)
+
+
+def has_record(services: Services, one: Reservation) -> bool:
+    """Whether the run or the session that a reservation was made for is in a store on this computer."""
+    if one.owner == "session":
+        return session_book_of(services, one).plan_of(one.owner_id) is not None
+    return _has_run(store_of(services, one), one.owner_id)
+
+
+def _has_run(store: FileStore, run_id: str) -> bool:
+    return store.is_complete(run_id) or store.plan_of(run_id) is not None
 
 
 def store_in(services: Services, results: str) -> FileStore:
@@ -121,7 +137,6 @@ def command_in(services: Services, results: str, words: str) -> str:
     return f"fcctl{place} {words}"
 
 
-# ------------------------------------------------------------------------------------------------------------ releasing
 def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
     """Books a run's cost and releases its reservation; reserves the rest for a machine that is left on. Called before
     the run is complete; may be repeated."""
@@ -233,3 +248,100 @@ def usage_of(record: RunRecord, firing: str | None = None) -> RunUsage:
         run_id=record.run_id, job=record.job, target=record.target, created=record.created, started=record.started,
         cost=record.cost, machine=record.machine, firing=firing,
     )  # fmt: skip
+
+
+GONE, AUDIT = "its record no longer exists", "fcctl hosts audit"
+
+
+@dataclass(frozen=True)
+class OpenReservation:
+    """An open reservation. Times are epoch seconds."""
+
+    reservation: Reservation
+    #: What of it may still be spent beyond what the ledger has, dollars.
+    usd: float
+    #: What it was made for has cost so far, as an estimate; None: no price is known.
+    so_far_usd: float | None
+    #: What an hour costs now; 0 while nothing is on for it.
+    usd_per_hour: float
+    #: What ends it, and the command that leads there.
+    ends: str
+    command: str
+    #: When its machine is stopped by the cloud, or by its own timer, if that is known.
+    until: float | None = None
+
+    @property
+    def beyond_usd(self) -> float:
+        """What it has cost so far beyond what the ledger has."""
+        booked = self.reservation.usd - self.usd
+        return max(0.0, (self.so_far_usd or 0.0) - booked)
+
+    @property
+    def text(self) -> str:
+        """``run X (fcctl attach X)``."""
+        return f"{self.ends}: {self.command}" if self.ends == GONE else f"{self.ends} ({self.command})"
+
+
+#: What it has cost so far, what an hour costs, what ends it, by which command, and its machine's limit.
+_End = tuple[float | None, float, str, str, float | None]
+
+
+def described(services: Services, one: Reserved, power: Sequence[UsageRecord]) -> OpenReservation:
+    """``power`` is the latest record of each start of a machine."""
+    reservation, owner = one.reservation, one.reservation.owner
+    if owner in ("run", "wake"):
+        end = _run(services, reservation)
+    else:
+        end = _session(services, reservation) if owner == "session" else _left_on(services, reservation, power)
+    return OpenReservation(reservation, one.usd, *end)
+
+
+def _run(services: Services, one: Reservation) -> _End:
+    run_id, now, store = one.owner_id, services.clock.now(), store_of(services, one)
+    if store.is_complete(run_id):
+        told = f"run {run_id} has ended; the next command in its workspace records its cost"
+        return one.usd, 0.0, told, command_in(services, one.results, "ps"), None
+    wakes = one.owner == "wake"
+    found = cost_so_far(store, run_id, now, since=one.at if wakes else 0.0)
+    if found is None:
+        return _without_record(store.plan_of(run_id))
+    if not wakes and decide(fold(store.journal_of(run_id)), "resume") is Action.WAIT:
+        fetch = command_in(services, one.results, f"pull-results --wake {run_id}")
+        return found.usd, 0.0, f"run {run_id}: its machine is off", fetch, None
+    what = f"fetching the results of {run_id}" if wakes else f"run {run_id}"
+    command = command_in(services, one.results, f"attach {run_id}")
+    return found.usd, found.usd_per_hour, what, command, newest(store.journal_of(run_id), "acquired").get("deadline")
+
+
+def _without_record(plan: object | None) -> _End:
+    return None, 0.0, GONE if plan is None else "its record cannot be read", AUDIT, None
+
+
+def _session(services: Services, one: Reservation) -> _End:
+    book = session_book_of(services, one)
+    found = known(book, one.owner_id)
+    if found is None:
+        return _without_record(book.plan_of(one.owner_id))
+    stands = money(found.saved, found.machine, services.clock.now())
+    is_on = found.machine is not None and found.stage != "starting"
+    until = found.machine.deadline if found.machine is not None else None
+    rate, stop = stands.usd_per_hour if is_on else 0.0, command_in(services, one.results, "session stop")
+    return stands.spent, rate, f"session {one.owner_id}", stop, until
+
+
+def _left_on(services: Services, one: Reservation, power: Sequence[UsageRecord]) -> _End:
+    """Describes a machine that was started by hand, or left on after a run."""
+    seen = next((s for s in reversed(power) if (s.project, s.name) == one.machine and is_start_of(one, s)), None)
+    if seen is None:
+        return None, 0.0, "its machine was never seen on", AUDIT, None
+    now, rate = services.clock.now(), seen.usd_per_hour
+    # When a machine that a run kept on stops itself.
+    own = newest(store_of(services, one).journal_of(one.owner_id), "released") if one.owner == "kept" else {}
+    limits = [limit for limit in (seen.fence, own.get("until")) if limit is not None]
+    until = f"until {utc_minute(min(limits), now)}" if limits else "without a time limit"
+    ends = {"up": f"on {until}", "kept": f"kept {until}"}[one.owner]
+    if one.owner_id in services.store.pending_releases():
+        ends = f"could not be stopped; on {until}"
+    so_far = None if rate is None else max(0.0, now - seen.started) / 3600 * rate
+    down = command_in(services, one.results, f"hosts down {one.target}")
+    return so_far, rate or 0.0, ends, down, min(limits, default=None)

@@ -11,18 +11,16 @@ from typing import Literal
 from orchestrator.base.clock import epoch, iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import newest
-from orchestrator.leases.find import known, underway
-from orchestrator.leases.session_rules import machine_of
+from orchestrator.leases.session_rules import ended, known, machine_of, underway
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.money import ledger as books
 from orchestrator.money.book import Change, Line, State
 from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.money.ledger import NEAR_S, RunUsage, UsageRecord
-from orchestrator.money.reservations import Reservation
+from orchestrator.money.reservations import Reservation, is_off, is_past_deadline
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord
-from orchestrator.runs.cost.owners import kept_on, reservation, session_book_of, store_of, unbooked_runs
-from orchestrator.runs.cost.spending import is_off, is_past_deadline
+from orchestrator.runs.cost.owners import has_record, kept_on, reservation, unbooked_runs
 from orchestrator.runs.job.saved_plan import read_saved
 from orchestrator.runs.services import Services
 
@@ -97,10 +95,9 @@ def _found(services: Services, state: State, damaged: int, aside: str | None) ->
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------- what machines cost
 def _of_sessions(services: Services) -> Iterator[UsageRecord]:
     """When the machines of sessions that are over were on."""
-    for record in services.sessions.ended():
+    for record in ended(services.sessions):
         machine = machine_of(services.sessions.journal_of(record.session_id))
         if machine is None or record.started is None:
             continue
@@ -129,7 +126,6 @@ def _of_runs(services: Services) -> Iterator[UsageRecord]:
             )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------- what is reserved
 def _reservations(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Reservation]:
     """For runs and sessions that are not over, and for machines that runs left on, where none is open."""
     open_ = state.open()
@@ -179,7 +175,6 @@ def _records(services: Services) -> Iterator[RunRecord]:
             yield services.store.get(row.run_id)
 
 
-# ---------------------------------------------------------------------------------------------- what nobody knows
 def _unknown(services: Services, state: State, power: Sequence[UsageRecord]) -> Iterator[Unknown]:
     """``power`` is the latest record of each start of this workspace's machines."""
     booked, open_ = state.runs(), state.open()
@@ -213,19 +208,11 @@ def _never_off(power: Sequence[UsageRecord], open_: Iterable[Reservation]) -> It
 SOME_S = 3600.0
 
 
-def has_record(services: Services, one: Reservation) -> bool:
-    """Whether the run or the session that a reservation was made for is in a store on this computer."""
-    if one.owner == "session":
-        return session_book_of(services, one).plan_of(one.owner_id) is not None
-    stores = (services.store, store_of(services, one))
-    return any(s.is_complete(one.owner_id) or s.plan_of(one.owner_id) is not None for s in stores)
-
-
 def settle_lost(services: Services, cloud: Cloud, project: str) -> list[Reservation]:
     """Releases reservations in a cloud project whose owner has no record and whose machine the cloud says is off. Their
     cost is booked as an upper bound unless the ledger has the machine's own history."""
     state, now = services.spending.state(), services.clock.now()
-    power = books.latest(one for _, one in state.of("power", UsageRecord))
+    power = state.starts()
     lost = [
         one for one in state.open().values() if one.cloud_project == project and _is_lost(services, one, power, now)
     ]

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import BudgetError, ConflictError, FcctlError
-from orchestrator.leases.find import underway
-from orchestrator.leases.session_rules import SessionRecord, attributed
+from orchestrator.leases.session_rules import SessionRecord, attributed, ended, underway
 from orchestrator.money import ledger as books
 from orchestrator.money.book import State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
 from orchestrator.money.ledger import Line, RunUsage, UsageRecord
-from orchestrator.money.reservations import Reservation, Reserved, Scope, remaining
+from orchestrator.money.reservations import Reservation, Reserved, Scope, is_off, remaining
 from orchestrator.money.totals import Spending
 from orchestrator.money.totals import spent as sums
 from orchestrator.runs.cost.owners import reservation, settle_reservations, still_reserved, unbooked_runs
@@ -23,9 +22,6 @@ from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
     from orchestrator.results.store.active import FileActiveRun
-
-#: How long after its deadline and the late-stop allowance a machine counts as off, unseen, seconds.
-SURELY_OFF_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,6 @@ class CapBalance:
             )
 
 
-# ---------------------------------------------------------------------------------------------------- the one function
 def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] = ()) -> None:
     """Checks the caps and reserves what a start may cost at most, in one step, in place of the reservations
     ``replaces``. Every start calls it first. Raises BudgetError if it could break a cap, ConflictError if its
@@ -145,7 +140,6 @@ def spent_without(services: Services, run_id: str) -> Spending:
     return sums(others, services.clock.now(), services.budget.zone)
 
 
-# --------------------------------------------------------------------------------------------------------- the ledger
 def lines(services: Services, *, until_now: bool = False) -> list[Line]:
     """Returns the ledger of this project and its machines, oldest first. With ``until_now``, a machine that was on when
     last seen counts as on since then."""
@@ -154,7 +148,7 @@ def lines(services: Services, *, until_now: bool = False) -> list[Line]:
     power = [one for line, one in state.of("power", UsageRecord)
              if scope.has(line.project, line.results, (one.project, one.name))]  # fmt: skip
     found = books.ledger(usages, _still_on(services, power) if until_now else power)
-    found = attributed(found, [*services.sessions.ended(), *_open_sessions(services)])
+    found = attributed(found, [*ended(services.sessions), *_open_sessions(services)])
     standing, static = _standing(services, state, scope)
     found = [line for line in found if line.what != books.ADDRESS or line.target not in static] + standing
     return sorted(found, key=lambda line: (line.start, line.run_id or ""))
@@ -207,34 +201,10 @@ def _open_sessions(services: Services) -> Iterator[SessionRecord]:
             )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------- reservations
 def reservations(services: Services) -> list[Reservation]:
     """The open ones that count against this workspace's caps, as the records of their owners have them now."""
     state = services.spending.state()
     scope = services.spending.scope
     open_ = [one for one in state.open().values() if scope.has(one.project, one.results, one.machine)]
-    power = books.latest(one for _, one in state.of("power", UsageRecord))
+    power = state.starts()
     return [one for one in still_reserved(services, open_) if not is_off(one, power, services.clock.now())]
-
-
-def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
-    """Whether a machine that was left on is off: the cloud said so, or its deadline has passed."""
-    if one.owner not in ("up", "kept"):
-        return False
-    of_it = [s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s)]
-    if any(s.stopped is not None or is_past_deadline(s.fence, now) for s in of_it):
-        return True
-    newer = [s for s in power if one.instance_id and s.instance_id == one.instance_id]
-    return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
-
-
-def is_past_deadline(deadline: float | None, now: float) -> bool:
-    """Whether a machine with this deadline is off by now, whatever was seen of it."""
-    return deadline is not None and now > deadline + FENCE_LATENESS_S + SURELY_OFF_S
-
-
-def is_start_of(one: Reservation, record: UsageRecord) -> bool:
-    """Whether the record is of the start that the reservation is for."""
-    if one.started is not None:
-        return record.instance_id == one.instance_id and abs(record.started - one.started) <= 1.0
-    return record.started >= one.at - books.NEAR_S

@@ -44,6 +44,8 @@ class RunRequest:
     searches: Mapping[str, StepSearch] = field(default_factory=dict)
     #: What the host is sent for searches whose files need not be read again.
     tunings: Mapping[str, wire.Tuning] = field(default_factory=dict)
+    #: The target's builder.
+    builder: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ def prepare(
         **hourly_plan(wanted.target, budget).model_dump(),
         egress_usd=_egress_usd(services, wanted),
     )
+    if wanted.builder is not None and saved.before_wake:
+        from orchestrator.runs import builder
+
+        if builder.is_needed(saved.before_wake, services.cuda_image):
+            saved = saved.model_copy(update={"builder": builder.plan(saved, wanted.builder, budget, now)})
     return _held_to_caps(services, saved, source, budget, wanted)
 
 
@@ -130,7 +137,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
     given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
     of_session: list[Cap] = []
     if saved.fence_s is not None and (services.sessions.open() or services.sessions.abroad()):
-        from orchestrator.runs.machine.session import session_on, within
+        from orchestrator.runs.machine.other_runs import session_on, within
 
         found = session_on(services, saved.target)
         if found is not None:
@@ -143,15 +150,19 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
                 )
     if not over_runs and not of_session and all(usd is None for usd in given):
         return Prepared(saved, source)
-    caps = of_session + run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
+    own_caps = run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
+    caps = of_session + own_caps
     capped = bool(caps)
+    if saved.builder is not None:  # it is none of a session's machines
+        watched = saved.builder.model_copy(update={"caps": own_caps + books_caps(budget)})
+        saved = saved.model_copy(update={"builder": watched})
     if wanted.stop_at_budget:
         saved = _ended_in_time(services, saved, caps, budget if over_runs else None)
     _check_cap(saved, caps)
     if over_runs:
         from orchestrator.runs.cost.spending import check_caps
 
-        check_caps(services, budget, saved.worst_case_usd)
+        check_caps(services, budget, saved.worst_case_usd_with_builder)
         caps += books_caps(budget)
     return Prepared(saved.model_copy(update={"caps": caps}), source, capped)
 
@@ -163,9 +174,10 @@ def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books:
     from orchestrator.runs.cost.spending import remaining_budget
 
     left = [cap.usd for cap in caps] + ([usd for _, usd in remaining_budget(services, books)] if books else [])
-    if not left or saved.worst_rate <= 0 or _worst_usd(saved) <= min(left):
+    builder_usd = saved.builder.worst_case_usd if saved.builder is not None else 0.0
+    if not left or saved.worst_rate <= 0 or _worst_usd(saved) + builder_usd <= min(left):
         return saved
-    saved = saved.model_copy(update={"stop_at_usd": max(0.0, min(left))})
+    saved = saved.model_copy(update={"stop_at_usd": max(0.0, min(left) - builder_usd)})
     refuse_useless(saved, LEAST_S if saved.fence_s is not None else 1.0)
     return saved
 
@@ -179,7 +191,7 @@ def _worst_usd(saved: SavedPlan) -> float:
 
 
 def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
-    cap, worst = tightest(caps), saved.worst_case_usd
+    cap, worst = tightest(caps), saved.worst_case_usd_with_builder
     if cap is not None and worst > cap.usd + 1e-9:
         raise BudgetError(
             f"{saved.plan.job} on {saved.target.name} may cost {dollars(worst)}, more than the cap of"
@@ -197,7 +209,10 @@ def _why(saved: SavedPlan) -> str:
     rate = saved.worst_rate
     if saved.fence_s is not None:
         steps += f"; with boot and transfers, the machine may run for {saved.fence_s / 60:.0f} minutes"
-    return f"{steps}, at ${rate:.2f} an hour"
+    also = ""
+    if saved.builder is not None:
+        also = f"; {saved.builder.target.name}, which compiles for it, may cost {dollars(saved.builder.worst_case_usd)}"
+    return f"{steps}, at ${rate:.2f} an hour{also}"
 
 
 def tree_name(project: str, root: Path) -> str:

@@ -59,6 +59,10 @@ class SavedPlan(HourlyPlan):
     #: The other machines of a search that has several; and, in their plans, the run that is the search.
     fleet: Fleet | None = None
     fleet_of: str | None = None
+    #: The run of ``before_wake`` on the target's builder, because this computer cannot compile; in that run's plan, the
+    #: run that it is for.
+    builder: SavedPlan | None = None
+    builds_for: str | None = None
 
     @property
     def again(self) -> str:
@@ -108,6 +112,11 @@ class SavedPlan(HourlyPlan):
         if longest is None:
             return self.worst_case_minutes / 60 * rate
         return fenced_worst_case_usd(longest, rate) + self.egress_usd
+
+    @property
+    def worst_case_usd_with_builder(self) -> float:
+        """The same with the run on its builder."""
+        return self.worst_case_usd + (self.builder.worst_case_usd if self.builder is not None else 0.0)
 
     @property
     def wake_s(self) -> int:
@@ -160,6 +169,11 @@ class Fleet(BaseModel):
     #: What each machine's run may cost, dollars.
     budget_usd: float | None = None
     stop_at_budget: bool = False
+
+
+def helped_by(plan: Mapping[str, Any]) -> str | None:
+    """The run that the run of a saved ``plan`` only helps: a search, or one that it compiles for."""
+    return plan.get("fleet_of") or plan.get("builds_for")
 
 
 def searches_of(plan: Mapping[str, Any]) -> set[str]:

@@ -136,6 +136,6 @@ def _left(store: FileStore, sessions: SessionFiles, saved: SavedPlan, machine: C
 
 def _session_of(sessions: SessionFiles, session_id: str) -> str | None:
     """The command that ends a session; None if there is no such session."""
-    from orchestrator.leases.find import everywhere
+    from orchestrator.leases.session_rules import everywhere
 
     return next((s.how_to_stop for s in everywhere(sessions) if s.saved.session_id == session_id), None)

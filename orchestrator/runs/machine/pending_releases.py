@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.observer import NoteKeeper
-from orchestrator.leases.find import open_on
+from orchestrator.leases.session_rules import open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import find_machine
 from orchestrator.machines.provision.release import (
@@ -136,7 +136,7 @@ def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bo
         return True  # it was off before the session started it, and the session releases it
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
-    there = runs_on_host(services, machine)
+    there = runs_on_host(services, machine) or []
     if active_run(there, run_id) is not None:
         return False
     if any(_is_a_persons(services, machine, run_id, hold) for hold in holds):

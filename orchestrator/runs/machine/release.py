@@ -10,7 +10,7 @@ from orchestrator.base.errors import DiskError, FcctlError, HostError
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
-from orchestrator.machines.provision.spec import started_by_hosts_up
+from orchestrator.machines.provision.actions import started_by_hosts_up
 from orchestrator.machines.shutdown_timer import keep_on, shorten
 from orchestrator.money.caps import dollars
 from orchestrator.results.records import RunRecord
@@ -123,14 +123,13 @@ class Releaser:
             return 0.0
         return min(rule.seconds / 60, max(0.0, minutes - wire.LEAST_IDLE_STOP_S / 60))
 
-    # --------------------------------------------------------------------------------------------------- it stays on
     def _session_there(self) -> SavedSession | None:
         """The open session whose machine this is: the same machine, since the same start."""
         acquired = self._lease.acquired()
         sessions = self._services.sessions
         if not acquired or acquired.get("turned_on") or not (sessions.open() or sessions.abroad()):
             return None
-        from orchestrator.leases.find import open_on
+        from orchestrator.leases.session_rules import open_on
 
         found = open_on(self._services.sessions, str(acquired["instance_id"]), acquired.get("started"))
         return found.saved if found is not None else None
@@ -216,7 +215,6 @@ class Releaser:
         self._log("released", how="used", by="fcctl hosts up")
         return True
 
-    # ------------------------------------------------------------------------------------------------- it is stopped
     def _stop(self, policy: releasing.Policy) -> None:
         try:
             done = self._lease.release(policy, self._in_use_by)

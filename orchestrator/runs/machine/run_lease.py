@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, FcctlError, LinkLost, MachineStopped
 from orchestrator.leases.machine_lease import MachineLease, facts
-from orchestrator.leases.stop_reason import StopReason
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Log
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
-from orchestrator.machines.provision.spec import Purpose
 from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_within
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes
@@ -60,7 +58,6 @@ class RunLease(MachineLease):
     def run_id(self) -> str:
         return self.active.run_id
 
-    # ----------------------------------------------------------------------------------------------------- acquire
     def acquire_for_steps(self, *, restart: bool = False, allow_unfenced: bool = False) -> None:
         """Acquires the machine for all steps of the run. Raises FcctlError; the journal has what was started."""
         saved, in_budget = self.saved, self.saved.stop_at_usd is not None
@@ -78,7 +75,7 @@ class RunLease(MachineLease):
         )
         self.acquire(request)
         if saved.session is not None and saved.session_abroad:
-            from orchestrator.runs.machine.session import visit
+            from orchestrator.runs.machine.other_runs import visit
 
             visit(self.services, saved.session, self.run_id)
 
@@ -112,7 +109,6 @@ class RunLease(MachineLease):
             self.services.observer.phase("wake", f"waiting until another run has released {self.target.instance}")
             clock.sleep(0.2)
 
-    # ------------------------------------------------------------------------------------------ deadline and budget
     def arm(self) -> Armed:
         """Sets the machine's shutdown timer. Raises BudgetError if the machine goes off before the steps are done."""
         acquired, plan = self.acquired(), self._plan_within_budget()
@@ -159,7 +155,6 @@ class RunLease(MachineLease):
             )
         return replace(plan, max_minutes=left if plan.max_minutes is None else min(left, plan.max_minutes))
 
-    # -------------------------------------------------------------------------------------------------------- check
     def check(self) -> None:
         """Raises MachineStopped if the cloud says that the machine is off; remembers a new address. No answer proves
         nothing."""
@@ -172,9 +167,9 @@ class RunLease(MachineLease):
         except FcctlError:
             return
         if stopped is not None:
-            raise _error(stopped)
+            raise stopped
 
-    def why_it_goes_down(self) -> StopReason | None:
+    def why_it_goes_down(self) -> MachineStopped | None:
         """Why the machine goes down, as its host program said; None if it does not, or the cloud cannot tell."""
         clock = self.services.clock
         deadline = clock.monotonic() + GOES_DOWN_S
@@ -194,7 +189,7 @@ class RunLease(MachineLease):
         if it cannot be reached or the cloud does not say."""
         stopped = self.why_stopped()
         if stopped is not None:
-            raise _error(stopped)
+            raise stopped
         zones = [str(self.last_known()["zone"])] if self.last_known() else list(self.start_requests())
         if not zones:
             raise MachineStopped(f"{self.target.instance} was not started yet", how="unknown", status="lost")
@@ -208,9 +203,8 @@ class RunLease(MachineLease):
             make_ready(self.services, patient, machine, self.host, self.log)
         except StoppedDuringStart:
             stopped = self.why_stopped()
-            raise (_error(stopped) if stopped else LinkLost(f"{machine.name} does not answer")) from None
+            raise (stopped or LinkLost(f"{machine.name} does not answer")) from None
 
-    # ------------------------------------------------------------------------------------------------------ account
     def account(self, record: RunRecord) -> RunRecord:
         """``record`` with what the machine cost, and why it was stopped under the run if it was."""
         entries = self.entries()
@@ -228,7 +222,3 @@ class RunLease(MachineLease):
 
 def _planned(saved: SavedPlan) -> PlannedPrice | None:
     return None if saved.target.kind == "sandbox" else PlannedPrice(saved.worst_machine_rate, saved.rest_usd_per_hour)
-
-
-def _error(stopped: StopReason) -> MachineStopped:
-    return MachineStopped(stopped.reason, how=stopped.how, status=stopped.status, at=stopped.at, disk=stopped.disk)

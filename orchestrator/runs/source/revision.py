@@ -138,7 +138,6 @@ class _Checkout:
         self.write(_common_folder(self.git, beside), commit, place, "", beside, f"{path}/")
 
 
-# ------------------------------------------------------------------------------------------------ git
 def _repository(git: str, workspace: Path, name: str) -> tuple[Path, str]:
     """The repository's own folder, and the workspace's path in it, empty or with a slash at its end."""
     try:

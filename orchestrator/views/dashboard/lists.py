@@ -19,7 +19,7 @@ from orchestrator.results.compare.history import branches, subjects, with_subjec
 from orchestrator.results.headlines import headlines
 from orchestrator.results.look import named
 from orchestrator.results.records import IMPORTED, RunRow
-from orchestrator.results.store.schema import ORDERS, Search
+from orchestrator.results.store.rows import ORDERS, Search
 from orchestrator.views.blocks import Block, Text
 from orchestrator.views.tables.runs import runs_grid
 

@@ -23,8 +23,7 @@ from orchestrator.results.headlines import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
 from orchestrator.runs.cost.outlook import MachineOn, Outlook, outlook
 from orchestrator.runs.cost.spending import lines
-from orchestrator.schedules.fire import Scheduler
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords, Scheduler
 from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages

@@ -20,8 +20,7 @@ from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.compare.history import subjects
 from orchestrator.results.documents import label
 from orchestrator.results.headlines import headlines
-from orchestrator.results.lineage import lineage
-from orchestrator.results.look import Shown, show
+from orchestrator.results.look import Shown, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Folded, Heading, Section, Text, closed
 from orchestrator.views.dashboard.lists import TEXT

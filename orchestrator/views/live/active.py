@@ -14,10 +14,9 @@ from orchestrator.views.figures import duration
 from orchestrator.views.table import show, show_blocks
 
 if TYPE_CHECKING:
-    from orchestrator.runs.cost.open_reservations import CostSoFar
+    from orchestrator.runs.cost.machine_cost import CostSoFar
     from orchestrator.runs.cost.outlook import MoneyNow
-    from orchestrator.runs.remaining import Remaining
-    from orchestrator.runs.reopen import ActiveState
+    from orchestrator.runs.reopen import ActiveState, Remaining
 
 COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "USD", "NOTE")
 _KINDS = {"running": "good", "followed": "good", "unreachable": "bad", "broken": "bad", "interrupted": "doubt"}

@@ -18,7 +18,7 @@ from orchestrator.hosts.recover import recover
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results import telemetry
-from orchestrator.runs.cost.open_reservations import CostSoFar, cost_so_far
+from orchestrator.runs.cost.machine_cost import CostSoFar, cost_so_far
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import UNREADABLE, broken, new_link, saved_plan
 from orchestrator.runs.services import Services

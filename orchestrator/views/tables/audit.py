@@ -11,7 +11,8 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
-from orchestrator.money.ledger import SLIGHT_S
+from orchestrator.machines.power_history import PowerInterval
+from orchestrator.money.ledger import SLIGHT_S, UsageRecord
 from orchestrator.money.reconcile import Account, Time
 from orchestrator.runs.cost.rebuild import Rebuilt, UnknownKind
 from orchestrator.views.figures import duration
@@ -22,22 +23,27 @@ def account_json(account: Account) -> dict[str, Any]:
     """One machine. ``difference`` is what the ledger had beyond the cloud's records before this audit (below zero: what
     it lacked, and has now); ``beyond_cloud`` what runs claim beyond them, which is not in the ledger."""
     return {
-        **pick(account, "project zone name target there emulated agrees"),
-        "id": account.instance_id,
+        **pick(account.record, "project zone name target emulated"),
+        **pick(account, "there agrees"),
+        "id": account.record.instance_id,
         "cloud": _sum(account.cloud_s, account.cloud_usd),
         "ledger": _sum(account.ledger_s, account.ledger_usd),
         "difference": _sum(account.difference_s, account.difference_usd),
         "beyond_cloud": _sum(account.beyond_s, account.beyond_usd),
         "times": [
-            {**_span(time), **_sum(time.seconds, time.usd), "used_by_runs_s": round(time.used_s, 3),
-             "for_nobody": time.for_nobody, "upper_bound": time.bound}
+            {**_span(time.span), **_sum(*_bill(time)), "used_by_runs_s": round(time.used_s, 3),
+             "for_nobody": time.for_nobody, "upper_bound": time.span.bound}
             for time in account.times
         ],
         "before_the_ledger": [_span(time) for time in account.earlier],
     }  # fmt: skip
 
 
-def _span(time: Any) -> dict[str, Any]:
+def _bill(time: Time) -> tuple[float, float]:
+    return time.span.billed_s, time.span.usd(time.span.billed_s)
+
+
+def _span(time: UsageRecord | PowerInterval) -> dict[str, Any]:
     return {"started": iso(time.started), "stopped": iso(time.stopped), "user": time.user or None}
 
 
@@ -54,7 +60,8 @@ def print_accounts(accounts: Sequence[Account], console: Console) -> None:
 
 def _lines(account: Account) -> Iterator[tuple[str, str]]:
     presence = "" if account.there else ", deleted" if account.there is False else ", whose state is unknown"
-    name = f"{account.name} in {account.zone} ({account.instance_id}){presence}"
+    record = account.record
+    name = f"{record.name} in {record.zone} ({record.instance_id}){presence}"
     cloud = f"the cloud ran it for {_much(account.cloud_s, account.cloud_usd)}"
     if abs(account.difference_s) < SLIGHT_S:
         yield f"ledger of {name}: {cloud}; the ledger agrees", "dim"
@@ -77,12 +84,13 @@ def _lines(account: Account) -> Iterator[tuple[str, str]]:
 
 
 def _time(time: Time) -> Iterator[tuple[str, str]]:
-    when = f"{iso(time.started)} to {iso(time.stopped) or 'now'}"
-    if time.bound:
+    span = time.span
+    when = f"{iso(span.started)} to {iso(span.stopped) or 'now'}"
+    if span.bound:
         yield f"  {when}: stop time unknown; this is the latest possible", "yellow"
     if time.for_nobody:
-        by = f", started by {time.user}" if time.user else ""
-        yield f"  {when}, {_much(time.seconds, time.usd)}: no run of this workspace used the machine{by}", "yellow"
+        by = f", started by {span.user}" if span.user else ""
+        yield f"  {when}, {_much(*_bill(time))}: no run of this workspace used the machine{by}", "yellow"
 
 
 def _much(seconds: float, usd: float) -> str:

@@ -14,7 +14,7 @@ from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.changes import Change, Record, Series, best
 from orchestrator.results.compare.history import LocatedChange, Trend
-from orchestrator.results.measurement import Measurement
+from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Heading, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
 from orchestrator.views.report.drawing import WIDTH, Spec, colour

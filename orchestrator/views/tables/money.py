@@ -20,8 +20,8 @@ from orchestrator.money.ledger import Line as LedgerLine
 from orchestrator.money.prices.table import PriceTable
 from orchestrator.money.totals import LedgerNote, Total
 from orchestrator.results.records import CostRecord
-from orchestrator.runs.cost.open_reservations import OpenReservation
 from orchestrator.runs.cost.outlook import Outlook
+from orchestrator.runs.cost.owners import OpenReservation
 from orchestrator.views.blocks import Bar, Bars, Cell, Grid, Line
 from orchestrator.views.blocks import Text as Said
 from orchestrator.views.figures import duration, usd

@@ -15,8 +15,8 @@ from orchestrator.base.sanitize import clean
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.fire import ScheduleStatus
-from orchestrator.tune import job as tune_job
-from orchestrator.tune.fleet import rules as fleet
+from orchestrator.tune import fleet_rules as fleet
+from orchestrator.tune import search_file as tune_job
 from orchestrator.views.blocks import Cell, Grid
 from orchestrator.views.figures import duration, local, usd
 from orchestrator.views.table import Table, show, show_blocks
@@ -24,7 +24,7 @@ from orchestrator.views.table import Table, show, show_blocks
 if TYPE_CHECKING:
     from orchestrator.money.prices.machine import SpotPreview
     from orchestrator.runs.job.prepare import Prepared
-    from orchestrator.tune.fleet.plan import Plans
+    from orchestrator.tune.fleet_plan import Plans
 
 
 def print_schedules(schedules: Sequence[ScheduleStatus], console: Console) -> None:
@@ -97,6 +97,7 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "usd_per_hour": saved.worst_machine_rate,
             "rest_usd_per_hour": saved.rest_rate,
             "egress_usd": saved.egress_usd,
+            "builder_usd": saved.builder.worst_case_usd if saved.builder is not None else 0.0,
         },
         "spot": spot.as_json() if spot is not None else None,
     }
@@ -117,12 +118,19 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
         env = "  ".join(f"{name}={clean(value, _VALUE)}" for name, value in sorted(plan.env.items()))
         show(console, f"env         {env}")
     table = Table("STEP", "AT MOST", "NEEDS", "GATES", header="bold")
-    here = {step.id: "  (on this computer, before the machine starts)" for step in saved.before_wake}
+    place = "this computer" if saved.builder is None else saved.builder.target.name
+    here = {step.id: f"  (on {place}, before the machine starts)" for step in saved.before_wake}
     for step in [*saved.before_wake, *plan.steps]:
         gates = "\n".join(gate_text(g) for g in step.gates)
         table.add_row(step.id + here.get(step.id, ""), _limit(step), _needs(step.needs), gates)
     cheaper = [f"            {spot.text}"] if spot is not None else []
-    show(console, table, *_gpu_idle(plan.idle), *_worst_case(saved), *cheaper)
+    show(console, table, *_gpu_idle(plan.idle), *_worst_case(saved), *_builder(saved.builder), *cheaper)
+
+
+def _builder(saved: SavedPlan | None) -> Iterator[str]:
+    if saved is not None:
+        limit = f": the cloud stops it after {duration(saved.fence_s)}" if saved.fence_s is not None else ""
+        yield f"builder     {saved.target.name} compiles, for ${saved.worst_case_usd:.2f} more at most{limit}"
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:

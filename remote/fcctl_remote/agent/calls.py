@@ -11,11 +11,11 @@ from fcctl_remote import wire
 from fcctl_remote.agent import shell
 from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.base.processes import send
 from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.record import Any
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.process import send
 
 #: A large tree may be compared for so long by another call, seconds.
 TREE_PATIENCE_S = 600.0
@@ -61,7 +61,6 @@ class Calls:
         )
         return hello, b""
 
-    # -------------------------------------------------------------------------------------------- the tree
     def tree_diff(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         self.layout.ensure()
         workspace = _text(params, "workspace")
@@ -104,7 +103,6 @@ class Calls:
         sha256, size, offset = _text(params, "sha256"), _count(params, "size"), _count(params, "offset")
         return Bundles(self.layout).take(sha256, size, offset, blob), b""
 
-    # -------------------------------------------------------------------------------------------- runs
     def submit(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent.submit import submit
 
@@ -153,7 +151,6 @@ class Calls:
                 send(pid, signal.SIGTERM)
         return runs.summary(run), b""
 
-    # -------------------------------------------------------------------------------------------- results
     def files(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent.transfer import Listing
 
@@ -182,7 +179,6 @@ class Calls:
         tree.remove_tree(doomed)
         return {}, b""
 
-    # -------------------------------------------------------------------------------------------- the machine
     def lease(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.run.shutdown_timer import LeaseKeeper
 
@@ -190,13 +186,11 @@ class Calls:
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
 
     def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        from fcctl_remote.probe import command
-        from fcctl_remote.probe.document import collect
+        from fcctl_remote.probe import document
 
         given = {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
-        document = collect({**os.environ, **given})
-        text = command.render(document)
-        return {"document": document, "text": text, "exit_code": command.exit_code(document)}, b""
+        found = document.collect({**os.environ, **given})
+        return {"document": found, "text": document.render(found), "exit_code": document.exit_code(found)}, b""
 
     def _known(self, params: Mapping[str, Any]) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))

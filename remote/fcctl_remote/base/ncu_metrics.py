@@ -3,6 +3,8 @@
 Other chips and versions have other names for them; here each has one. A profile without it has null, never 0.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple, Tuple
 
 _ACTIVE = ".avg.pct_of_peak_sustained_active"

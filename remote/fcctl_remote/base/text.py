@@ -27,6 +27,15 @@ def one_line(text: str, longest: int = 500) -> str:
     return flat if len(flat) <= longest else flat[: longest - 1] + "…"
 
 
+def kernel_name(demangled: str) -> str:
+    """One spelling of a name for all demanglers: ``tile<64, true, 4>(anonymous namespace)`` is ``tile<(int)64, (bool)1,
+    (unsigned int)4>`` and ``<unnamed>`` by ncu and CUDA's cu++filt, and ``4u`` by c++filt."""
+    name = demangled.replace("<unnamed>", "(anonymous namespace)").replace("> >", ">>").replace("> >", ">>")
+    name = re.sub(r"\(bool\)([01])\b", lambda found: "true" if found[1] == "1" else "false", name)
+    name = re.sub(r"\((?:unsigned |signed )?(?:int|long long|long|short|char)\)(?=-?[0-9])", "", name)
+    return re.sub(r"(?<=[<, ])(-?[0-9]+)(?:ull?|u|ll?)\b", r"\1", name)
+
+
 def tail(path: str, most_bytes: int) -> bytes:
     """The last ``most_bytes`` of a file, starting at a line's beginning if there is one; empty if it is absent, or
     something else."""

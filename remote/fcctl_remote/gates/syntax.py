@@ -89,7 +89,6 @@ def _bad_character(expr: str, at: int) -> GateError:
     return GateError("unexpected character %r" % expr[at], at + 1)
 
 
-# ------------------------------------------------------------------------------------------------ nodes
 class Literal(NamedTuple):
     value: Any
 
@@ -158,7 +157,6 @@ def mentions_document(node: Any) -> bool:
     return isinstance(node, Path) or (isinstance(node, tuple) and any(map(mentions_document, node)))
 
 
-# ------------------------------------------------------------------------------------------------ parser
 class _Parser:
     def __init__(self, expr: str) -> None:
         self.expr = expr

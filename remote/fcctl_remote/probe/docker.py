@@ -3,6 +3,9 @@
 The run's folder, its source and ``$FCCTL_CACHE`` are in the container at their own paths, the user is the same, and so
 are the variables that job, target, step and fcctl set. PATH, CUDA and Python are the image's. The client of docker is
 the step's process: it passes SIGTERM on, but its own death ends no container, so :func:`remove` does.
+
+A computer without nvcc may have it in a container, too: a program ``nvcc`` on the PATH of its steps starts that, with
+the folders that its command line names at the same paths, and without a network.
 """
 
 from __future__ import annotations
@@ -120,3 +123,78 @@ def remove(run_id: str, env: Mapping[str, str]) -> str | None:
     done = programs.run([docker, "rm", "-f", *found], ASK_TIMEOUT_S, env) if listed.ok and found else listed
     gone = done.ok or "removal of container" in done.err  # --rm is about to, too
     return None if gone else (done.err.strip()[:300] or "docker did not answer")
+
+
+#: The image's name, in the environment of steps that may use it.
+IMAGE = "FCCTL_CUDA_IMAGE"
+RUNTIMES = ("docker", "podman")
+INSPECT_TIMEOUT_S = 20.0
+#: What is below these is the image's own.
+_SYSTEM = ("/bin", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+#: After these a path is written to.
+_OUTPUTS = ("-o", "--output-file", "-odir", "--output-directory", "--keep-dir", "-MF", "--dependency-output")
+_PASSED = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+
+
+def runtime(image: str, env: Mapping[str, str]) -> str | None:
+    """The first container program on PATH that works and has ``image``. Nothing is downloaded."""
+    for name in RUNTIMES:
+        program = programs.which(name, env)
+        if program and programs.run([program, "image", "inspect", image], INSPECT_TIMEOUT_S, env).ok:
+            return program
+    return None
+
+
+def hint(image: str, env: Mapping[str, str]) -> str:
+    """How a computer gets an nvcc, or a container with one."""
+    name = next((name for name in RUNTIMES if programs.which(name, env)), None)
+    if name is None:
+        return (
+            "install the CUDA toolkit, or Docker or Podman, then: docker pull %s; or give the target a `builder`"
+            % image
+        )
+    return "start %s if it is not running, then: %s pull %s" % (name, name, image)
+
+
+def write_nvcc(folder: str, host_program: str, program: str, image: str) -> None:
+    """``nvcc`` in ``folder``, which runs it in a container."""
+    text = '#!/bin/sh\nexec %s "$@"\n' % shlex.join([host_program, "container-nvcc", program, image])
+    files.write_atomic(os.path.join(folder, "nvcc"), text.encode(), durable=False, mode=0o755)
+
+
+def nvcc_command(program: str, image: str, arguments: Sequence[str], env: Mapping[str, str], folder: str) -> list[str]:
+    """argv of ``nvcc ARGUMENTS`` in a container of ``image``; ``folder`` is the working directory."""
+    user = "%d:%d" % (os.getuid(), os.getgid())
+    whose = ["--userns=keep-id"] if os.path.basename(program) == "podman" else ["--user", user]
+    passed = [word for name in _PASSED if name in env for word in ("--env", name)]
+    mounts = [word for mount in _mounts(arguments, env, folder) for word in ("--volume", mount)]
+    options = ["--rm", "--init", "--network", "none", "--pull", "never", *whose, *passed, *mounts]
+    return [program, "run", *options, "--workdir", folder, "--entrypoint", "nvcc", image, *arguments]
+
+
+def _mounts(arguments: Sequence[str], env: Mapping[str, str], folder: str) -> list[str]:
+    """``FOLDER:FOLDER``, with ``:ro`` where nvcc only reads."""
+    written = {folder, env.get("FCCTL_RUN_DIR") or folder}
+    read: set[str] = set()
+    for before, word in zip(["", *arguments], arguments):  # noqa: B905 (Python 3.8)
+        path = _folder_of(word)
+        output = before in _OUTPUTS or word.startswith(("-o/", *(option + "=" for option in _OUTPUTS)))
+        if path is not None:
+            (written if output else read).add(path)
+    read = {path for path in read if not any(_within(path, above) for above in written)}
+    return ["%s:%s" % (path, path) for path in sorted(written)] + ["%s:%s:ro" % (path, path) for path in sorted(read)]
+
+
+def _folder_of(word: str) -> str | None:
+    """The folder of the absolute path in ``word``, which may follow an option (``-I/x``, ``--output-file=/x/y``)."""
+    start = word.find("/")
+    if start < 0 or (start > 0 and not word.startswith("-")):
+        return None
+    path = os.path.normpath(word[start:])
+    path = path if os.path.isdir(path) else os.path.dirname(path)
+    shared = path.count("/") >= 2 and not any(_within(path, system) for system in _SYSTEM)
+    return path if shared and os.path.isdir(path) else None
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id
-from fcctl_remote.probe import cuda, gpu, pythons
+from fcctl_remote.probe import gpu, pythons
 from fcctl_remote.record import Any
 
 FACTS_VERSION = 1
@@ -49,7 +49,7 @@ def apply_facts(base_env: Mapping[str, str], facts: Mapping[str, Any]) -> dict[s
         changes["CUDA_HOME"] = home
     programs = [os.path.dirname(p) for p in (nvcc, ncu, smi) if p]
     _extend(changes, base_env, "PATH", [p for p in programs if p not in _SYSTEM_FOLDERS])
-    _extend(changes, base_env, "LD_LIBRARY_PATH", cuda.libraries(home, smi))
+    _extend(changes, base_env, "LD_LIBRARY_PATH", gpu.libraries(home, smi))
     if not base_env.get("PYTORCH_CUDA_ALLOC_CONF") and not base_env.get("PYTORCH_ALLOC_CONF"):
         changes["PYTORCH_CUDA_ALLOC_CONF"] = _ALLOC
     changes["FCCTL_PYTHON"] = base_env.get("FCCTL_PYTHON") or facts.get("python") or sys.executable
@@ -78,7 +78,6 @@ def _extend(changes: dict[str, str], base_env: Mapping[str, str], name: str, fol
         changes[name] = ":".join([*parts, *added])
 
 
-# ------------------------------------------------------------------------------------------------ facts
 def load_facts(env: Mapping[str, str], root: str) -> dict[str, Any]:
     """Facts from the cache if they hold, else found out anew and kept (unless ``root`` cannot be written)."""
     path, key = os.path.join(root, "facts.json"), key_of(env, root)
@@ -100,17 +99,17 @@ def _lasting(path: str, root: str) -> str:
 def find_facts(env: Mapping[str, str], answer: gpu.Answer | None = None) -> dict[str, Any]:
     """Look everything up; ``answer`` is nvidia-smi's, where that is known already."""
     present = gpu.visible()
-    smi = cuda.nvidia_smi(env)
+    smi = gpu.nvidia_smi(env)
     if smi and answer is None:
         answer = gpu.query(smi, env)
     capability = gpu.capability(answer.rows, env) if answer else None
     python = pythons.best(env, want_cuda=present)
-    nvcc = cuda.nvcc(env) or cuda.pip_nvcc(python["torch_file"])
+    nvcc = gpu.nvcc(env) or gpu.pip_nvcc(python["torch_file"])
     facts: dict[str, Any] = {
         "nvcc": nvcc,
-        "ncu": cuda.ncu(env),
+        "ncu": gpu.ncu(env),
         "nvidia_smi": smi,
-        "cuda_home": cuda.home_of(nvcc, env) if nvcc else None,
+        "cuda_home": gpu.home_of(nvcc, env) if nvcc else None,
         "python": python["python"],
         "torch_file": python["torch_file"],
         "torch_cuda": python["torch_cuda"],
@@ -118,7 +117,7 @@ def find_facts(env: Mapping[str, str], answer: gpu.Answer | None = None) -> dict
         "retry_after": time.time() + RETRY_S if (present or smi) and capability is None else None,
     }
     files = [facts[k] for k in ("nvcc", "ncu", "nvidia_smi") if facts[k]]
-    watched = sorted({*files, *python["watched"], *cuda.watched(env), *gpu.device_files(), "/dev/nvidia0"})
+    watched = sorted({*files, *python["watched"], *gpu.watched(env), *gpu.device_files(), "/dev/nvidia0"})
     facts["watched"] = {p: _stat(p) for p in watched}
     return facts
 

@@ -17,8 +17,8 @@ __all__ = ["ReaderError", "read"]
 
 #: Readers that are functions of one module; any other is a module with a function ``read``.
 _MODULES = {
-    "google_benchmark": "benchmarks", "nvbench": "benchmarks", "pytest_benchmark": "benchmarks", "rates": "printed",
-    "times": "printed",
+    "flashcore": "benchmarks", "google_benchmark": "benchmarks", "metrics": "benchmarks", "nvbench": "benchmarks",
+    "pytest_benchmark": "benchmarks", "rates": "printed", "times": "printed",
 }  # fmt: skip
 
 

@@ -1,19 +1,23 @@
-"""Readers of benchmark programs: ``google-benchmark``, ``pytest-benchmark``, ``nvbench``.
+"""Readers of JSON: ``google-benchmark``, ``pytest-benchmark``, ``nvbench``, ``flashcore`` and ``metrics``.
 
 google-benchmark (``--benchmark_out=FILE --benchmark_out_format=json``): a repetition reports the mean over its
 iterations, so the samples here are such means: their spread is that of repetitions, not of single calls.
 pytest-benchmark: the file of ``pytest --benchmark-json`` or ``--benchmark-save`` (times in seconds).
 nvbench: the file of ``--json`` (times in seconds). *Cold* runs flush the L2 before each launch, *batch* runs launch
 back to back. It has mean, spread and extremes, no samples, hence no percentiles.
+flashcore: the JSON of FlashCore's own scripts, which ``fcctl results export --format flashcore`` writes too:
+``.results.mission.flashcore.p50``, ``.results.mission.pytorch.p50``, ``.config``, ``.speedup``; microseconds.
+metrics: a JSON object of numbers, the simplest thing a script can write.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fcctl_remote.readers import timing
-from fcctl_remote.readers.source import ReaderError, a_list, an_object, clean, finite, load_json, small
+from fcctl_remote.readers import source
+from fcctl_remote.readers.source import MAX_ROWS, ReaderError, a_list, an_object, clean, finite, load_json, small
 
 _US = 1e6
 _GOOGLE_TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": _US}
@@ -48,7 +52,7 @@ def google_benchmark(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # no
     ):
         runs.setdefault(clean(item.get("run_name", item.get("name", "?"))), []).append(item)
     entries = [_google_entry(name, items, path) for name, items in runs.items()]
-    return timing.document([e for e in entries if e is not None], "google-benchmark", path)
+    return source.document([e for e in entries if e is not None], "google-benchmark", path)
 
 
 def _google_entry(name: str, items: list[dict[str, Any]], path: str) -> dict[str, Any] | None:
@@ -56,10 +60,10 @@ def _google_entry(name: str, items: list[dict[str, Any]], path: str) -> dict[str
     for item in items:
         if item.get("error_occurred") or item.get("skipped"):
             message = item.get("error_message") or item.get("skip_message") or "skipped"
-            return {**timing.benchmark(name), "error": clean(message)}
+            return {**source.benchmark(name), "error": clean(message)}
     repetitions = [i for i in items if i.get("run_type", "iteration") == "iteration"]
     if repetitions:
-        entry = timing.benchmark(name, [_google_us(i, "real_time", path) for i in repetitions])
+        entry = source.benchmark(name, [_google_us(i, "real_time", path) for i in repetitions])
         cpu = [_google_us(i, "cpu_time", path) for i in repetitions if "cpu_time" in i]
         entry["cpu_time_us"] = sum(cpu) / len(cpu) if cpu else None
         entry["iterations"] = sum(_whole_number(i.get("iterations")) or 0 for i in repetitions)
@@ -70,12 +74,12 @@ def _google_entry(name: str, items: list[dict[str, Any]], path: str) -> dict[str
         if item.get("run_type") == "aggregate" and str(item.get("aggregate_name")) in _AGGREGATES:
             known[_AGGREGATES[item["aggregate_name"]]] = _google_us(item, "real_time", path)
             known["n"] = _whole_number(item.get("repetitions")) or 0
-    return timing.benchmark(name, None, **known) if "mean" in known or "p50" in known else None
+    return source.benchmark(name, None, **known) if "mean" in known or "p50" in known else None
 
 
 def _google_us(item: dict[str, Any], key: str, path: str) -> float:
     factor = _GOOGLE_TO_US.get(str(item.get("time_unit", "ns")))
-    value = timing.scaled(item.get(key), factor) if factor else None
+    value = source.scaled(item.get(key), factor) if factor else None
     if value is None:
         where = "%s: %s" % (path, clean(item.get("name", "?"), 120))
         raise ReaderError("%s: no %s in %s" % (where, key, "/".join(_GOOGLE_TO_US)))
@@ -94,7 +98,7 @@ def _counters(items: list[dict[str, Any]]) -> dict[str, float]:
 
 def pytest_benchmark(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     items = _items(path, "pytest-benchmark", "machine_info", "write one with pytest --benchmark-json=FILE")
-    return timing.document([_pytest_entry(*item) for item in items], "pytest-benchmark", path)
+    return source.document([_pytest_entry(*item) for item in items], "pytest-benchmark", path)
 
 
 def _pytest_entry(item: dict[str, Any], where: str) -> dict[str, Any]:
@@ -102,18 +106,18 @@ def _pytest_entry(item: dict[str, Any], where: str) -> dict[str, Any]:
     stats = an_object(item.get("stats"), where + ".stats")
     data = stats.get("data")
     samples = [
-        timing.scaled(seconds, _US) for seconds in (a_list(data, where + ".stats.data") if data is not None else [])
+        source.scaled(seconds, _US) for seconds in (a_list(data, where + ".stats.data") if data is not None else [])
     ]
     if None in samples:
         raise ReaderError("%s.stats.data[%d]: not a number" % (where, samples.index(None)))
     known: dict[str, Any] = {}
     if not samples:  # all of them follow from the samples
-        known = {key: timing.scaled(stats.get(key), _US) for key in ("min", "max", "mean", "stddev")}
-        known["p50"] = timing.scaled(stats.get("median"), _US)
+        known = {key: source.scaled(stats.get(key), _US) for key in ("min", "max", "mean", "stddev")}
+        known["p50"] = source.scaled(stats.get("median"), _US)
         known["n"] = stats["rounds"] if type(stats.get("rounds")) is int else None
         if known["p50"] is None and known["mean"] is None:
             raise ReaderError("%s: it has no samples, no median and no mean" % where)
-    entry = timing.benchmark(clean(item.get("name", "?")), [us for us in samples if us is not None], **known)
+    entry = source.benchmark(clean(item.get("name", "?")), [us for us in samples if us is not None], **known)
     if item.get("group"):
         entry["group"] = clean(item["group"], 120)
     for key in ("params", "extra_info"):
@@ -133,7 +137,7 @@ def _plain(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def _add_shape(entry: dict[str, Any], *candidates: Any) -> None:
-    shape = next(filter(None, map(timing.shape, candidates)), None)
+    shape = next(filter(None, map(source.shape, candidates)), None)
     if shape:
         entry["shape"] = shape
 
@@ -147,7 +151,7 @@ def nvbench(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG00
         states = bench.get("states")
         for state in a_list(states, path + ": states") if states is not None else []:
             benchmarks.extend(_state(bench, an_object(state, path + ": state")))
-    return timing.document(benchmarks, "nvbench", path)
+    return source.document(benchmarks, "nvbench", path)
 
 
 def _state(bench: dict[str, Any], state: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -159,12 +163,12 @@ def _state(bench: dict[str, Any], state: dict[str, Any]) -> Iterator[dict[str, A
         name = clean("%s[%s]" % (name, ",".join("%s=%s" % item for item in params.items())))
     if state.get("is_skipped"):
         error = clean(state.get("skip_reason") or "skipped")
-        yield {**timing.benchmark(name), "params": params, "error": error}
+        yield {**source.benchmark(name), "params": params, "error": error}
         return
     summaries = _summaries(state)
 
     def us(tag: str) -> float | None:
-        return timing.scaled(summaries.get(tag, {}).get("value"), _US)
+        return source.scaled(summaries.get(tag, {}).get("value"), _US)
 
     for mode, tag in _MODES:
         time = tag + ("time/cpu/" if mode == "cpu" else "time/gpu/")
@@ -173,7 +177,7 @@ def _state(bench: dict[str, Any], state: dict[str, Any]) -> Iterator[dict[str, A
             continue
         known.update(p50=us(time + "median"), stddev=us(time + "stdev/absolute"))
         known["n"] = _whole_number(summaries.get(tag + "sample_size", {}).get("value"))
-        entry = {**timing.benchmark(name, None, **known), "mode": mode, "params": params}
+        entry = {**source.benchmark(name, None, **known), "mode": mode, "params": params}
         _add_shape(entry, params, {k: _whole(v) for k, v in params.items()})
         yield entry
 
@@ -192,3 +196,92 @@ def _summaries(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
             pairs = [d for d in data[:100] if isinstance(d, dict)]
             by_tag[str(summary.get("tag"))] = {str(d.get("name")): d.get("value") for d in pairs}
     return by_tag
+
+
+#: The case that ``config`` of the whole file is about, where there are several.
+MISSION = "mission"
+_REFERENCE = re.compile(r"^(?:py)?torch|^sdpa", re.IGNORECASE)
+_FLASHCORE_HINT = (
+    'a file with times in us: {"results": {"mission": {"flashcore": {"p50": 45.1}, "pytorch": {"p50": 46.0}}}}'
+)
+
+
+def flashcore(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
+    """Each object of ``results.CASE`` with a ``p50`` is one benchmark; PyTorch's are references. A speedup is not
+    taken over: it follows from the times."""
+    root = an_object(load_json(path), path)
+    if not isinstance(root.get("results"), dict):
+        raise ReaderError("%s: no object 'results'" % path, _FLASHCORE_HINT)
+    results = {clean(case, 120): an_object(value, "%s: results" % path) for case, value in root["results"].items()}
+    entries = [entry for case, timed in results.items() for entry in _flashcore_case(case, timed, path)]
+    if not entries:
+        raise ReaderError("%s: no p50 in results" % path, _FLASHCORE_HINT)
+    if len(entries) > MAX_ROWS:
+        raise ReaderError("%s: %d benchmarks; at most %d" % (path, len(entries), MAX_ROWS))
+    whole = source.shape(root.get("config"))
+    for entry in entries:
+        if "shape" not in entry and whole and (entry["case"] == MISSION or len(results) == 1):
+            entry["shape"] = whole
+    document = source.document(entries, "flashcore", path)
+    device = next((root[key] for key in ("gpu", "device") if isinstance(root.get(key), str)), None)
+    return {**document, "device": clean(device, 120)} if device else document
+
+
+def _flashcore_case(case: str, timed: Mapping[str, Any], path: str) -> Iterator[dict[str, Any]]:
+    shape = source.shape(timed.get("config"))
+    for key, stats in timed.items():
+        if not isinstance(stats, dict) or stats.get("p50") is None:
+            continue
+        known: dict[str, Any] = {name: finite(stats.get(name)) for name in source.STATS}
+        for name, time in known.items():
+            if (time is not None and time < 0) or (name == "p50" and not time):
+                raise ReaderError("%s: results.%s.%s.%s is not a time" % (path, case, clean(key, 80), name))
+        counts = [finite(stats.get(name)) for name in ("n", "iterations")]
+        known["n"] = next((int(count) for count in counts if count is not None and count > 0), None)
+        is_reference = _REFERENCE.search(key) is not None
+        name = stats.get("name") or ("%s/%s" % (case, key) if is_reference else case)
+        entry = source.benchmark(clean(name, 200), **known)
+        entry.update(case=case, variant=clean(stats.get("variant") or key, 80), mode=clean(stats.get("mode") or "", 40))
+        if is_reference:
+            entry["role"] = "reference"
+        if shape:
+            entry["shape"] = shape
+        yield entry
+
+
+MAX_METRICS = 10_000
+
+
+def metrics(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
+    """Nested objects and lists are flattened with dots, true and false become 1 and 0; anything else is refused."""
+    value = load_json(path)
+    if not isinstance(value, dict):
+        raise ReaderError("%s: expected an object of numbers, found %s" % (path, type(value).__name__))
+    if value.get("kind") == "metrics" and isinstance(value.get("metrics"), dict):
+        value = value["metrics"]
+    flat: dict[str, Any] = {}
+    pending: list[tuple[str, Any]] = [("", value)]
+    while pending:
+        where, item = pending.pop()
+        if isinstance(item, (dict, list)):
+            inner = item.items() if isinstance(item, dict) else ((str(i), v) for i, v in enumerate(item))
+            pending.extend(reversed([("%s.%s" % (where, k) if where else k, v) for k, v in inner]))
+        elif isinstance(item, (bool, int, float)):
+            flat[_key(where, flat, path)] = int(item) if isinstance(item, bool) else item
+        else:
+            kind = "null" if item is None else "text"
+            raise ReaderError(
+                "%s: '%s' is %s, not a number" % (path, clean(where, 120), kind), "a metric must be a number"
+            )
+        if len(flat) + len(pending) > MAX_METRICS:
+            raise ReaderError("%s: more than %d metrics" % (path, MAX_METRICS))
+    if not flat:
+        raise ReaderError("%s: contains no metric" % path)
+    return {"kind": "metrics", "metrics": flat}
+
+
+def _key(where: str, flat: Mapping[str, Any], path: str) -> str:
+    key = clean(where, 200)
+    if key in flat:
+        raise ReaderError("%s: two values for '%s'" % (path, key))
+    return key

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.parsers import expat  # noqa: S407 - a document type, and with it every entity, is refused below
 
-from fcctl_remote.readers import timing
+from fcctl_remote.readers import source
 from fcctl_remote.readers.source import MAX_ROWS, MAX_TEXT, ReaderError, clean, finite, open_file
 
 MAX_ELEMENTS_DEEP = 50
@@ -139,7 +139,7 @@ def _case(attributes: dict[str, str]) -> dict[str, Any]:
         "duration_s": finite(attributes.get("time")),
         "message": None,
     }
-    shape = timing.shape(name)
+    shape = source.shape(name)
     if shape:
         case["shape"] = shape
     return case
@@ -152,7 +152,7 @@ def _property(case: dict[str, Any], name: str, value: str) -> None:
         if number is None and name.endswith("err") and value.strip().lower() in ("nan", "inf", "-inf"):
             case["nan" if "nan" in value.lower() else "inf"] = 1
         case[name] = int(number) if number is not None and name in ("seed", "nan", "inf") else number
-    elif name == "shape" and timing.shape(value):
-        case["shape"] = timing.shape(value)
+    elif name == "shape" and source.shape(value):
+        case["shape"] = source.shape(value)
     elif len(case.setdefault("properties", {})) < 50:
         case["properties"][clean(name, 80)] = clean(value, 200)

@@ -17,6 +17,7 @@ from typing import Any, Dict, Tuple
 
 from fcctl_remote.base.ncu_metrics import METRICS
 from fcctl_remote.base.programs import run, which
+from fcctl_remote.base.text import kernel_name
 from fcctl_remote.readers.source import MAX_BYTES, ReaderError, clean, finite, lines, open_file
 
 IMPORT_TIMEOUT_S = 120.0
@@ -47,7 +48,6 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     return _document(lines(path), path)
 
 
-# ------------------------------------------------------------------------------------------------ .ncu-rep
 def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Of ncu's output for the report; base units, ``--print-units base``, would cost four of six decimals."""
     program = which("ncu", env)
@@ -71,7 +71,6 @@ def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     return _document(text, path)
 
 
-# ------------------------------------------------------------------------------------------------ CSV
 def _document(text: Iterable[str], path: str) -> dict[str, Any]:
     rows = _rows(text, path)
     header = next(rows, None)
@@ -153,7 +152,6 @@ def _raw(header: list[str], rows: Iterator[list[str]], path: str) -> Iterator[tu
         yield identity, cells
 
 
-# ------------------------------------------------------------------------------------------------ one launch
 def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]:
     raw: dict[str, float] = {}
     stalls: dict[str, float] = {}
@@ -171,7 +169,7 @@ def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]
         if m.unit != "%" and value is not None:
             metrics[m.key] = round(value)
     return {
-        "name": clean(_plain(identity.get("Kernel Name", "?"))),
+        "name": clean(kernel_name(_plain(identity.get("Kernel Name", "?")))),
         "signature": clean(identity.get("Kernel Name", "?")),
         "id": clean(identity.get("ID", ""), 20),
         "process": clean(identity.get("Process Name", ""), 120),

@@ -45,8 +45,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Pattern, Tuple
 
-from fcctl_remote.readers import timing
-from fcctl_remote.readers.metrics import MAX_METRICS
+from fcctl_remote.readers import source
+from fcctl_remote.readers.benchmarks import MAX_METRICS
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
 from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
@@ -83,6 +83,11 @@ _UNIT_FIRST = re.compile(
 )
 #: A result that stands in a line beside the figure: decimals that no parameter has, a percentage.
 _RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%)")
+#: What Google's benchmark prints behind its times.
+_ITERATIONS = re.compile(r"(?<=[num]s)\s+\d+\s+(?=\w+=)|(?<=\ss)\s+\d+\s+(?=\w+=)")
+_BYTES_PER_SECOND = re.compile(r"\bbytes_per_second=(\d[\d.]*)([kMGT]?)i?/s")
+#: A line of a program's progress: what it counts is no part of a name.
+_PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
 #: Characters of a column's heading that may tell a unit.
@@ -99,7 +104,7 @@ def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 
     taken = _taken(path, _NO_TIME, lambda text: _figures(text, _time_of_line, _time_column), MAX_ROWS)
     if not taken:
         raise ReaderError("%s: contains no time with a unit (ns, us, ms, s)" % path, _TIME_HINT, empty=True)
-    return timing.document([timing.benchmark(name, samples) for name, samples in taken.items()], "times", path)
+    return source.document([source.benchmark(name, samples) for name, samples in taken.items()], "times", path)
 
 
 def _taken(
@@ -127,7 +132,8 @@ def _taken(
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
     for printed in untabled(lines(path)):
-        line = _UNIT_FIRST.sub(r"\g<value> \g<time>\g<rate>", printed)
+        line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
+        line = _UNIT_FIRST.sub(r"\g<value> \g<time>\g<rate>", line)
         if none.search(line):
             raise ReaderError("%s: the measured value is not a number: %s" % (path, clean(line.strip(), 120)))
         yield line
@@ -168,7 +174,7 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
 
 def _without_results(name: str) -> str:
     """What of ``name`` is the same at each launch."""
-    for figure in (_RATE, _RESULT):
+    for figure in (_RATE, _RESULT, *((_ANY_NUMBER,) if _PROGRESS.search(name) else ())):
         name = figure.sub(" ", name)
     return _NO_VALUE.sub("", " ".join(name.split()))
 
@@ -235,7 +241,7 @@ def _factor(unit: str) -> float:
 
 
 def _above_zero(text: str, factor: float) -> float | None:
-    value = timing.scaled(text, factor)
+    value = source.scaled(text, factor)
     return value if value is not None and value > 0 else None
 
 
@@ -303,30 +309,31 @@ def _words(*texts: str) -> Iterator[str]:
 def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     number = match.group("number").replace(",", "")
     if match.group("other"):
-        return match.group("other") + "/s", timing.scaled(number, 1.0)
+        return match.group("other") + "/s", source.scaled(number, 1.0)
     unit, prefix = ("GB/s", match.group("bytes")) if match.group("flops") is None else ("GFLOP/s", match.group("flops"))
     base = 1024.0 if match.group("binary") else 1000.0
-    value = timing.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
+    value = source.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
     return unit, None if value is None else float("%.12g" % value)
 
 
-# ------------------------------------------------------------------------------------------------ headings
 #: (form, line) of each heading that stands above a time. Lines of one form differ by whole numbers alone.
 Above = Tuple[Tuple[str, str], ...]
 
-#: A line that is none: of a loop, or with a time of day.
+#: A line that is none: of a loop, with a time of day or an address.
 _NO_HEADING = re.compile(
     r"\b(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|runs?|trials?|samples?|steps?|epochs?|rounds?|loops?|warm-?ups?|pid)"
-    r"\W{0,3}\d|\d:\d\d",
+    r"\W{0,3}\d|\d:\d\d|\b0x[\da-f]{6}",
     re.IGNORECASE,
 )
 _WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
+_DECIMAL = re.compile(r"\d\.\d")
+_WORDS = re.compile(r"[^\W\d_]+")
 _ANY_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
 MOST_HEADINGS, LONGEST_HEADING = 32, 100
 
 
 class Headings:
-    """Of each form the last line, of lines without a number the last of all."""
+    """Of lines that are alike the last, of lines without a number the last of all."""
 
     def __init__(self) -> None:
         self.above: Above = ()
@@ -344,6 +351,7 @@ class Headings:
             if not _LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
                 continue
             form = _ANY_NUMBER.sub(_form, shown) if _ANY_NUMBER.search(shown) else ""
+            form = next((other for other in last if _alike(form, other)), form)
             if last.get(form) != shown and (form in last or len(last) < MOST_HEADINGS):
                 last[form] = shown
                 self.above = tuple(last.items())
@@ -351,6 +359,17 @@ class Headings:
 
 def _form(number: "re.Match[str]") -> str:
     return "0" if number.group().isdigit() else number.group()
+
+
+def _alike(form: str, other: str) -> bool:
+    """Whether both have as many words, half of which are the same: ``causal=True, D=0`` and ``causal=False, D=0``."""
+    if form == other:
+        return True
+    if _DECIMAL.search(form) or len(form.split()) != len(other.split()):
+        return False
+    pairs = list(zip(_WORDS.findall(form), _WORDS.findall(other)))  # noqa: B905
+    same: int = sum(one == two for one, two in pairs)
+    return 2 * same >= len(pairs) > 0
 
 
 def apart(all_above: Iterable[Above]) -> dict[Above, str]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from fcctl_remote.base.hostfacts import runs_on
 from fcctl_remote.base.programs import run, which
+from fcctl_remote.base.text import kernel_name
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, lines
 
 _COMPILING = re.compile(r"ptxas info\s*:\s*Compiling entry function '([^']{1,4096})' for '(sm_[0-9]{2,3}[a-z]?)'")
@@ -247,4 +248,4 @@ def _run(program: str, names: list[str], env: Mapping[str, str]) -> dict[str, st
     lines = answers.out.splitlines()
     if not answers.ok or len(lines) != len(names):
         return {}
-    return {name: line.strip() or name for name, line in zip(names, lines)}  # noqa: B905
+    return {name: kernel_name(line.strip()) or name for name, line in zip(names, lines)}  # noqa: B905

@@ -1,11 +1,14 @@
 """Tables that programs print: each figure in a line of its own, ``size=4096 Triton: 8.5 GB/s``.
 
-A unit stands in a column's title, as pandas and Triton print it, or below the title, as NCCL's tests do, or at the end
-of a line above labels with decimal numbers, as nvbandwidth does::
+A unit stands in a column's title, as pandas and Triton print it, or below the title, as NCCL's tests do, or beside each
+figure between bars, as nvbench does, or at the end of a line above labels with decimal numbers, as nvbandwidth does::
 
     size  Triton (GB/s)        size   time   algbw        host to device bandwidth (GB/s)
     4096            8.5               (us)  (GB/s)        SUM copy_ce 12.67
                                4096   45.1   23.24
+
+Columns are apart by two blanks, a tab, bars, or below other text by commas. Of torch.utils.benchmark's ``Compare`` the
+unit comes last: ``Times are in microseconds (us).``
 """
 
 from __future__ import annotations
@@ -30,13 +33,17 @@ _LABELLED = re.compile(
 #: Columns that tell repetitions apart, or what was measured beside the time: no part of a benchmark's name.
 NO_NAME = re.compile(
     r"(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|run|trial|sample|index|idx|instances|#.*)?"
-    r"|status|disposition|.*(?:[/%]|[gmkt]i?b_?p?s|flop|speed|err|diff|(?<![a-z])ratio|bandwidth|throughput|util).*",
+    r"|samples|status|disposition|.*(?:[/%]|[gmkt]i?b_?p?s|flop|iops|speed|err|diff|(?<![a-z])ratio|bandwidth|throughput|util).*",
     re.IGNORECASE,
 )
 #: A line that rules off columns, and a figure with its unit.
-_RULE = re.compile(r"\s*-{3,}(?:\s+-{3,})+\s*")
+_RULE = re.compile(r"\s*[-=]{3,}(?:\s+[-=]{3,})*\s*|\s*\|(?:\s*:?-{3,}:?\s*\|)+\s*")
 _FIGURE = re.compile(r"\d[\d,.]{0,30}\s?(?:[nuµm]?s|%s)" % RATE_UNIT)
 _MAX_LINE = 2000
+#: The first and the last line of a table that torch.utils.benchmark compares, and the labels of its rows.
+_COMPARED = re.compile(r"\[-+ ?(?P<title>.{0,100}?) ?-+\]\s*")
+_COMPARED_UNIT = re.compile(r"Times are in \w{1,20} \((?P<unit>[num]?s)\)\.\s*")
+_MAX_ROWS = 1000
 
 
 class Column(NamedTuple):
@@ -48,14 +55,14 @@ def untabled(text: Iterable[str]) -> Iterator[str]:
     """``text`` with a line for each figure in place of a table's header and rows. A figure that is NaN is left out."""
     columns: list[Column] = []
     unit = above = ""
-    ahead, behind = itertools.tee(text)
+    ahead, behind = itertools.tee(_compared(text))
     next(ahead, None)
     for line, below in itertools.zip_longest(behind, ahead, fillvalue=""):
         if columns and _RULE.fullmatch(line):
             continue
         header = _header(above, line, "" if columns else below) if len(line) <= _MAX_LINE else []
         figures = _figures(columns, line) if columns and not header else None
-        above = line
+        above = line if line.strip() else above
         if figures is not None:
             yield from figures
         elif len(header) > 1:
@@ -64,6 +71,45 @@ def untabled(text: Iterable[str]) -> Iterator[str]:
             labelled = _LABELLED.fullmatch(line) if unit else None
             yield "%s: %s %s" % (*labelled.groups(), unit) if labelled else line
             columns, unit = [], header[0].unit if header else unit
+
+
+def _compared(text: Iterable[str]) -> Iterator[str]:
+    """``text`` with a line for each time of a table of torch.utils.benchmark."""
+    table: list[str] = []
+    for line in text:
+        found = _COMPARED_UNIT.fullmatch(line) if table else None
+        if found:
+            yield from _compared_times(table, found["unit"])
+            table = []
+        elif table and len(table) < _MAX_ROWS:
+            table.append(line)
+        else:
+            yield from table
+            table = [line] if _COMPARED.fullmatch(line[:_MAX_LINE]) else []
+            yield from () if table else (line,)
+    yield from table
+
+
+def _compared_times(table: Sequence[str], unit: str) -> Iterator[str]:
+    title, *rows = table
+    found = _COMPARED.fullmatch(title)
+    titles: list[str] = []
+    threads = ""
+    for row in rows:
+        name, *cells = (cell.strip() for cell in row[:_MAX_LINE].split("|"))
+        if not cells:
+            threads = row.partition(":")[0].strip() if ":" in row else threads
+        elif not name:
+            titles = cells
+        else:
+            for what, cell in zip(titles, cells):  # noqa: B905
+                if finite(cell) is not None:
+                    yield "%s %s: %s %s" % (
+                        " ".join(filter(None, (found["title"] if found else "", threads, name))),
+                        what,
+                        cell,
+                        unit,
+                    )
 
 
 def column(title: str) -> Column:
@@ -82,18 +128,33 @@ def _header(above: str, line: str, below: str) -> list[Column]:
             found = column("%s %s" % (title.group(), next(beneath, "")))
             columns.append(found if found.unit else Column(title.group(), ""))
     else:
-        columns = [column(cell) for cell in re.split(r"\s{2,}", line.strip(" \t#"))]
-    if not any(found.unit for found in columns) and not (_RULE.fullmatch(below) and len(below.split()) == len(columns)):
+        columns = [column(cell) for cell in _split(line, bool(above))]
+    if not any(found.unit for found in columns) and not _rules(below, len(columns)):
         return []
     counts = [columns[:at].count(found) for at, found in enumerate(columns)]
     return [Column("%s %d" % (c.what, n + 1), c.unit) if n else c for c, n in zip(columns, counts)]  # noqa: B905
 
 
+def _rules(line: str, columns: int) -> bool:
+    """Whether ``line`` rules off each of the columns."""
+    return _RULE.fullmatch(line) is not None and columns in (len(line.split()), line.count("|") - 1)
+
+
+def _split(line: str, commas: bool = False) -> list[str]:
+    """The cells of a line: between bars, ``commas`` if there are three or more, tabs or two blanks."""
+    line = line.strip()
+    if line.startswith("|") and line.endswith("|"):
+        return [cell.strip() for cell in line[1:-1].split("|")]
+    if commas and line.count(",") > 2:
+        return [cell.strip() for cell in line.split(",")]
+    return re.split(r"\s{2,}|\t+", line.strip("# \t"))
+
+
 def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
     """A line for each figure of a row, named by the row's text and whole numbers; None if it is no row. A number that
     counts the rows may stand before it. Where a column has no unit, its figures may: ``12.5us``, as torch prints."""
-    cells = re.split(r"\s{2,}", line.strip())
-    values = cells if len(cells) == len(columns) else line.split()[-len(columns) :]
+    cells = next((c for c in (_split(line), _split(line, commas=True)) if len(c) == len(columns)), [])
+    values = cells or line.split()[-len(columns) :]
     row = [(found, value if value.upper() != "N/A" else "nan") for found, value in zip(columns, values)]  # noqa: B905
     host = "CPU" if any("CUDA" in found.what for found in columns) else None  # of torch's table the GPU's times count
     own = [(found, value) for found, value in row if not found.unit and _FIGURE.fullmatch(value) and values is cells]
@@ -102,7 +163,11 @@ def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
         return None
     names = [(found.what, re.sub(r"\.0$", "", value)) for found, value in row if not found.unit]
     kept = [name for name in names if not NO_NAME.fullmatch(name[0]) and not _FIGURE.fullmatch(name[1])]
-    at = " ".join("%s=%s" % name if finite(name[1]) is not None else name[1] for name in kept if not _decimal(name[1]))
+    at = " ".join(
+        "%s=%s" % name if finite(name[1]) is not None else name[1]
+        for name in kept
+        if "." not in name[1] or finite(name[1]) is None
+    )
     measured = [(found.what, "%s %s" % (value, found.unit)) for found, value in figures if finite(value) is not None]
     return [
         "%s %s: %s" % (at, *pair)
@@ -112,7 +177,3 @@ def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
 
 def _number(text: str) -> float | None:
     return 0.0 if text.lower() == "nan" else finite(text)
-
-
-def _decimal(text: str) -> bool:
-    return "." in text and finite(text) is not None

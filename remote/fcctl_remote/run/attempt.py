@@ -103,7 +103,7 @@ class StepRun:
         for needs in (self.control.plan.needs, self.spec.needs):
             if needs == nothing:
                 continue
-            from fcctl_remote.probe.needs import check_needs
+            from fcctl_remote.probe.host import check_needs
 
             inside = self.control.plan.container is not None  # its tools are the image's
             asked = wire.Needs(needs.gpu, needs.compute_capability) if inside else needs
@@ -122,7 +122,6 @@ class StepRun:
 
         return docker.lacking(plan.container, (plan.needs, self.spec.needs), self.env)
 
-    # -------------------------------------------------------------------------------------------- attempts
     def _announce(self, attempt: int) -> None:
         control, spec = self.control, self.spec
         state = control.progress.state
@@ -299,7 +298,6 @@ class StepRun:
             what = "step '%s' replaced these files by something that is not a regular file: %s"
             self.control.warn(what % (self.spec.id, ", ".join(replaced)))
 
-    # -------------------------------------------------------------------------------------------- documents and gates
     def _judge(self) -> None:
         """Read the documents and decide the gates, if there are any."""
         spec, result = self.spec, self.result

@@ -1,16 +1,22 @@
-"""The environment a step runs in."""
+"""The environment a step runs in, and a virtual environment of a run's own on top of the machine's Python with torch.
+
+That is made by a ``.pth`` file: the Python below is often in a virtual environment itself, whose packages
+``--system-site-packages`` does not show.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout, StepLayout
-from fcctl_remote.base.programs import which
-from fcctl_remote.probe import container
+from fcctl_remote.base.programs import ask, run, which
+from fcctl_remote.probe import docker
 from fcctl_remote.probe.environment import apply_facts, resolve_environment
 from fcctl_remote.record import Any
 
@@ -67,12 +73,12 @@ def for_run(
 
 def _offer_nvcc(run: RunLayout, env: Mapping[str, str], warn: Callable[[str], None]) -> None:
     """nvcc in a container, if the controller named an image for the steps on this computer and it has no nvcc."""
-    image = env.get(container.IMAGE)
+    image = env.get(docker.IMAGE)
     if not image or which("nvcc", env) is not None:
         return
-    program = container.runtime(image, env)
+    program = docker.runtime(image, env)
     if program is not None:
-        container.write_nvcc(run.bin, run.shim, program, image)
+        docker.write_nvcc(run.bin, run.shim, program, image)
         warn("this computer has no nvcc; nvcc of %s runs in a container (%s)" % (image, os.path.basename(program)))
 
 
@@ -112,12 +118,11 @@ def _write_shim(run: RunLayout, runner: list[str]) -> None:
     files.write_atomic(run.shim, (text % (python, " ".join(words))).encode(), durable=False, mode=0o755)
 
 
-# ------------------------------------------------------------------------------------------------- ncu through sudo
 NCU_MESSAGE = "ncu ran through sudo, because only administrators may read GPU performance counters on this machine"
 _NCU_MARK = "ncu-through-sudo"
 
 # In front of PATH on a machine that fcctl owns. It decides each time, since counters may be opened while a run is on;
-# it keeps the environment, and the step's user gets what ncu wrote in the run's folder.
+# it keeps the environment, and the step's user gets what ncu wrote in the run's folder, and its report elsewhere.
 # sudo drops PATH and LD_LIBRARY_PATH whatever -E says, so they are set again; all others, secrets too, pass by -E.
 _NCU = """\
 #!/bin/sh
@@ -133,7 +138,15 @@ pid=$!
 trap 'sudo -n kill -TERM "$pid"' TERM INT HUP
 wait "$pid"; code=$?
 while kill -0 "$pid" 2>/dev/null || sudo -n kill -0 "$pid" 2>/dev/null; do wait "$pid"; code=$?; done
-sudo -n chown -hR --from=0 "$(id -u):$(id -g)" %(folder)s
+user=$(id -u):$(id -g)
+sudo -n chown -hR --from=0 "$user" %(folder)s
+before=
+for given in "$@"; do
+  case "$before$given" in -o*|--export*) for report in "${given#--export=}" "${given#--export=}.ncu-rep"; do
+    case "$report" in *.ncu-rep) [ ! -f "$report" ] || sudo -n chown -h --from=0 "$user" "$report" ;; esac
+  done ;; esac
+  case "$given" in -o|--export) before=$given ;; *) before= ;; esac
+done
 exit "$code"
 """
 
@@ -167,3 +180,54 @@ def _write_ninja(run: RunLayout, env: Mapping[str, str]) -> None:
 def used_sudo(step: StepLayout) -> bool:
     """Whether ncu ran through sudo in the step."""
     return os.path.lexists(os.path.join(step.folder, _NCU_MARK))
+
+
+#: In the new environment, beside what is installed there, which goes first.
+PTH = "fcctl-target.pth"
+VENV_TIMEOUT_S = 300.0
+
+# What the Python below says of itself, whatever modules lie where the step works.
+_ASK_PACKAGES = """
+import json, os
+from importlib.util import find_spec
+places = [p for p in sys.path if p.rstrip("/").endswith(("site-packages", "dist-packages")) and os.path.isdir(p)]
+print(json.dumps({"places": places, "pip": find_spec("pip") is not None}))
+"""
+
+
+class VenvError(Exception):
+    """``message`` says what happened, ``hint`` what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def make_venv(folder: str, env: Mapping[str, str]) -> None:
+    """Make one in ``folder`` that has pip and sees the packages of ``$FCCTL_PYTHON``; one that is there is kept. Raises
+    VenvError: that Python does not run, or makes none."""
+    python = env.get("FCCTL_PYTHON") or sys.executable
+    below = _packages_of(python, env)
+    # pip that is seen from below installs into the environment that runs it; to unpack another takes seconds.
+    words = [python, "-I", "-m", "venv", *(["--without-pip"] if below["pip"] else []), os.path.abspath(folder)]
+    done = run(words, VENV_TIMEOUT_S, env)
+    if not done.ok:
+        output = (done.out + done.err).strip()
+        raise VenvError(
+            "%s cannot create a virtual environment%s" % (python, ": " + output if output else ""),
+            "on the machine: apt-get install python3-venv; or set another Python: FCCTL_PYTHON in `env` of the target",
+        )
+    lines = ["import site; site.addsitedir(%r)\n" % place for place in below["places"]]
+    for place in glob.glob(os.path.join(glob.escape(folder), "lib", "python3*", "site-packages")):
+        with open(os.path.join(place, PTH), "w", encoding="utf-8") as stream:
+            stream.writelines(lines)
+
+
+def _packages_of(python: str, env: Mapping[str, str]) -> dict[str, Any]:
+    answer, done = ask(python, _ASK_PACKAGES, VENV_TIMEOUT_S, env)
+    if not answer:
+        raise VenvError(
+            "%s does not run: %s" % (python, done.err.strip() or "exit code %s" % done.code),
+            "set a Python of that machine: FCCTL_PYTHON in `env` of the target",
+        )
+    return answer

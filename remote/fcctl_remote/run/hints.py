@@ -77,10 +77,16 @@ KNOWN = (
     ),
     _known(
         r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
-        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing)",
+        r"fatal error: (cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvml|cupti|cutlass|cute)\S*: No such file|"
+        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)",
         "a library of the build is missing on the machine: install its development package, name its folders in the "
         "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or, if it is above the folder of "
         "fcctl.toml, run fcctl init there",
+    ),
+    _known(
+        r"cannot open output file (\S+/)|[Cc]an't create (\S+/)\S*: No such file",
+        "the folder to write to does not exist: fcctl sends neither empty folders nor what git ignores; make it first "
+        "in the step: mkdir -p FOLDER",
     ),
     _known(
         r"torch\._C\._LinkerError|undefined (reference to|symbol:)|ld returned [1-9]",

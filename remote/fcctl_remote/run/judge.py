@@ -18,11 +18,12 @@ from typing import Any
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.base.processes import send
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import effect
 from fcctl_remote.record import Record, field
 from fcctl_remote.run import documents, hints
-from fcctl_remote.run.process import Signals, exit_code, send
+from fcctl_remote.run.process import Signals, exit_code
 
 #: What the outcome keeps of an environment document.
 HOST_FACTS = ("gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "summary")
@@ -144,7 +145,7 @@ def _context(run: RunLayout, case: Case, collected: documents.CollectedDocuments
         kinds = _documents_of(run, earlier)
         by_kind.update(kinds)
         steps[earlier.id] = {**_facts(earlier), **kinds}
-    own = _merged(document for _, document in collected.documents)
+    own = documents.by_kind(document for _, document in collected.documents)
     by_kind.update(own)
     steps[case.result.id] = {**_facts(case.result), **own}
     if "environment" not in by_kind and _names_host(case.spec.gates):
@@ -171,15 +172,7 @@ def _documents_of(run: RunLayout, result: wire.StepResult) -> dict[str, Any]:
             continue
         if document is not None:
             loaded.append(document)
-    return _merged(loaded)
-
-
-def _merged(loaded: Any) -> dict[str, Any]:
-    by_kind: dict[str, Any] = {}
-    for document in loaded:
-        kind = document["kind"]
-        by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
-    return by_kind
+    return documents.by_kind(loaded)
 
 
 def _names_host(specs: list[wire.GateSpec]) -> bool:
@@ -204,7 +197,6 @@ def _host_facts(collected: documents.CollectedDocuments) -> dict[str, Any]:
     return facts
 
 
-# ------------------------------------------------------------------------------------------------ in a child of its own
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 

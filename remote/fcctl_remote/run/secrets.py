@@ -24,7 +24,6 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 _END_PATIENCE_S = 5.0
 
 
-# ------------------------------------------------------------------------------------------- from submit to supervisor
 def hand_over(run: RunLayout, values: Mapping[str, str]) -> None:
     """Leaves the values where :func:`take` finds them: a file in memory that only this user reads. Raises: Refusal:
     no_memory_files, bad_request."""
@@ -89,7 +88,6 @@ def _place(run: RunLayout) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------------- in the log
 def values_in(env: Mapping[str, str]) -> list[str]:
     """The values of the secrets that :data:`NAMES` names."""
     return [env[name] for name in env.get(NAMES, "").split() if name in env]

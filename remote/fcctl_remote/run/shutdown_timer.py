@@ -60,7 +60,6 @@ class LeaseKeeper:
         lease = self._load().lease
         return lease.armed and not lease.dry
 
-    # -------------------------------------------------------------------------------------------- operations
     def _arm(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
         deadline = _deadline(request)
         present = stored.lease
@@ -102,7 +101,6 @@ class LeaseKeeper:
         if lease.token is None or not secrets.compare_digest(lease.token, request.token or ""):
             raise Refusal("denied", "another controller set the shutdown timer: the token is not the one that set it")
 
-    # -------------------------------------------------------------------------------------------- the timer
     def _apply(self, stored: Stored, lease: wire.Lease, reason: str) -> wire.Lease:
         """Set the timer first: if we die before writing it down, the machine stops too early and never too late."""
         unit, lease.deadline = None, _earliest(lease.deadline, lease.not_after)
@@ -131,7 +129,6 @@ class LeaseKeeper:
         self._save(ended)
         return ended
 
-    # -------------------------------------------------------------------------------------------- the file
     def _load(self) -> Stored:
         try:
             return wire.decode(Stored, files.read_object(self._layout.lease))

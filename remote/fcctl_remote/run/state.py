@@ -9,9 +9,9 @@ import time
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.base.processes import ends_with
 from fcctl_remote.base.text import tail
 from fcctl_remote.record import Any, Record, field
-from fcctl_remote.run.process import ends_with
 
 HEARTBEAT_S = 2.0
 

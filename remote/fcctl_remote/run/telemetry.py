@@ -106,7 +106,6 @@ def _shown(value: Any) -> str:
     return "?" if value is None else "%g" % value if isinstance(value, float) else str(value)
 
 
-# ------------------------------------------------------------------------------------------------ sources of samples
 def new_source() -> Machine | NvidiaSmi:
     program = which("nvidia-smi")
     return NvidiaSmi(program) if program is not None else Machine()

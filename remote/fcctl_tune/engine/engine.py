@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, List, Optional
 
-from fcctl_tune.engine.hosts import DEFAULT, PROBE, HostState, InFlightTrial, idlest
-from fcctl_tune.engine.pace import Effort, Halving, Throughput
+from fcctl_tune.engine.pace import DEFAULT, PROBE, Effort, Halving, HostState, InFlightTrial, Throughput, idlest
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.records import Trial, TrialRecord, objective
 from fcctl_tune.search.study import Study
@@ -67,7 +66,6 @@ class Engine:
         self._stop = reason
         self.cluster.wake()
 
-    # -------------------------------------------------------------------------------------------- the loop
     def run(self, until: Optional[float] = None) -> None:
         """Search until the study has no more trials; ask for none after ``until`` (of ``time.monotonic``). Raises
         Stopped: :meth:`stop` was called; finished trials are recorded; TuneError: the default configuration does not
@@ -219,7 +217,6 @@ class Engine:
         else:
             self._build(state, one)
 
-    # -------------------------------------------------------------------------------------------- the build
     def _built(self, state: HostState, one: InFlightTrial, built: Built) -> None:
         self.effort.build_s += built.seconds
         self.effort.built += not built.cached
@@ -266,7 +263,6 @@ class Engine:
         hint = "correct the default configuration first: " + self.study.space.key(self.study.space.default)
         raise TuneError(f"the default configuration does not work: {state}: {reason}", hint)
 
-    # -------------------------------------------------------------------------------------------- on a GPU
     def _time(self, state: HostState, one: InFlightTrial) -> None:
         if self._stop is not None:
             return  # the next process does it

@@ -3,19 +3,25 @@
 The search picks lucky timings. Here each elite is checked in a process of its own, then timed in turns with the
 default, which takes part twice: its ratio to itself is the null, and no interval is narrower. Held-out cases are timed
 here alone. All of it is on one host.
+
+Two turns, there and back, make a block, so that a drifting clock affects both equally; only blocks are independent.
+The bootstrap of their ratios is pure Python, since a host may have no numpy.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import random
 import secrets
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from fcctl_remote.base import estimates
+from fcctl_remote.base.estimates import CONFIDENCE
 from fcctl_tune.errors import Failed, TuneError
-from fcctl_tune.search import interval
 from fcctl_tune.search.records import Trial, TrialRecord
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import process, tasks
@@ -38,7 +44,6 @@ TICK_S = 0.25
 MOST_CHECKED = 4
 
 
-# ------------------------------------------------------------------------------------------------ in a worker
 def check(trial_spec: TrialSpec, some: Sequence[Trial], cases: Sequence[str], seed: int) -> List[Tuple[str, str]]:
     """For each trial ("", "") if it builds and is right in a process of its own, else its state and reason.
 
@@ -77,7 +82,6 @@ def turns(trial_spec: TrialSpec, many: Sequence[Trial], case: str, seed: int, co
         return {"state": failed.state, "reason": failed.reason}
 
 
-# ------------------------------------------------------------------------------------------------ in the engine
 @dataclass
 class Finalist:
     trial: Trial
@@ -126,7 +130,6 @@ class Final:
         entries = [self._entry(one) for one in self.finalists]
         return sorted(entries, key=lambda e: e["ratio"] if e["ratio"] is not None else float("inf"))
 
-    # -------------------------------------------------------------------------------------------- checks
     def _check_all(self) -> None:
         """The finalists, and the next best for those that fail."""
         if self.trial_spec.checks_by_command:  # the default's checks show first what they write on held-out cases
@@ -187,7 +190,6 @@ class Final:
                 )
         return [outcomes.get(call, ("lost", "stopped")) for call in calls]
 
-    # -------------------------------------------------------------------------------------------- timings
     def _time(self, case: str, seed: int) -> None:
         """Time one case, all in turns; if that fails, each with the default alone, to find the fault."""
         alive = [one for one in self.finalists if one.fault is None]
@@ -206,13 +208,12 @@ class Final:
             return str(reply["state"]), str(reply["reason"])
         base, *figures, again = reply["per"]
         self.default.medians[case] = statistics.median(base)
-        self.null.setdefault(case, interval.log_ratios(again, base, self.direction))
+        self.null.setdefault(case, log_ratios(again, base, self.direction))
         for one, samples in zip(some, figures):  # noqa: B905
             one.medians[case] = statistics.median(samples)
-            one.blocks[case] = interval.log_ratios(samples, base, self.direction)
+            one.blocks[case] = log_ratios(samples, base, self.direction)
         return None
 
-    # -------------------------------------------------------------------------------------------- what it shows
     def document(self, entries: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
         """How it was measured, for the ``tuning`` document."""
         return {
@@ -229,7 +230,7 @@ class Final:
         if one.fault is not None:
             return {**entry, "verdict": "failed", "state": one.fault[0], "reason": one.fault[1]}
         for case, blocks in one.blocks.items():
-            ratio = interval.ratio([blocks], self._floor([case]))
+            ratio = ratio_of([blocks], self._floor([case]))
             entry["per_case"][case] = {self.unit: round(one.medians[case], 4), **ratio}
         searched = self._ratio(one.blocks, self.cases, self._floor(self.cases))
         held_out = self._ratio(one.blocks, self.held_out, self._floor(self.held_out)) if self.held_out else None
@@ -237,12 +238,12 @@ class Final:
         return {**entry, **searched, "held_out": held_out, "verdict": verdict(searched, held_out)}
 
     def _floor(self, cases: Sequence[str]) -> float:
-        return interval.floor_of(interval.ratio([self.null[case] for case in cases]))
+        return floor_of(ratio_of([self.null[case] for case in cases]))
 
     @staticmethod
     def _ratio(blocks: Mapping[str, List[float]], cases: Sequence[str], floor: float) -> Optional[Dict[str, float]]:
         """None if a case was not timed."""
-        return interval.ratio([blocks[case] for case in cases], floor) if cases and set(cases) <= set(blocks) else None
+        return ratio_of([blocks[case] for case in cases], floor) if cases and set(cases) <= set(blocks) else None
 
 
 def verdict(searched: Mapping[str, float], held_out: Optional[Mapping[str, float]]) -> str:
@@ -256,3 +257,49 @@ def _compared(measured: Mapping[str, float]) -> str:
     if measured["ci_high"] < 1:
         return "faster"
     return "slower" if measured["ci_low"] > 1 else "undecided"
+
+
+RESAMPLES = 1000
+#: No comparison is finer: a configuration differs from itself by so much.
+FINEST = 0.001
+#: Turns of a block.
+BLOCK = 2
+#: Share of the blocks left out at each end of the mean.
+TRIM = 0.1
+
+
+def log_ratios(figures: Sequence[float], base: Sequence[float], direction: str = "min") -> List[float]:
+    """For each block the logarithm of time by ``base``'s time; ``direction`` max turns rates into times."""
+    sign = -1.0 if direction == "max" else 1.0
+    pairs = [sign * math.log(a / b) for a, b in zip(figures, base)]  # noqa: B905 (Python 3.9)
+    return [statistics.fmean(pairs[i : i + BLOCK]) for i in range(0, len(pairs), BLOCK)]
+
+
+def ratio_of(cases: Sequence[Sequence[float]], floor: float = 0.0, seed: int = 0) -> Dict[str, float]:
+    """The geometric mean over ``cases`` of their ratios, from the blocks' :func:`log_ratios`.
+
+    The interval holds 95 % of a bootstrap of each case's blocks, stretched for few blocks as Student's t is wider than
+    the normal distribution, and at least the share ``floor`` on either side.
+    """
+    rng = random.Random(seed)  # noqa: S311 - of a bootstrap
+    middle = statistics.fmean(_trimmed(blocks) for blocks in cases)
+    means = sorted(
+        statistics.fmean(_trimmed(rng.choices(blocks, k=len(blocks))) for blocks in cases) for _ in range(RESAMPLES)
+    )
+    low, high = (estimates.quantile(means, (1 + side * CONFIDENCE) / 2) for side in (-1, 1))
+    stretch, least = estimates.stretch(min(len(blocks) for blocks in cases), TRIM), math.log1p(floor)
+    return {
+        "ratio": round(math.exp(middle), 5),
+        "ci_low": round(math.exp(middle - max(stretch * (middle - low), least)), 5),
+        "ci_high": round(math.exp(middle + max(stretch * (high - middle), least)), 5),
+    }
+
+
+def floor_of(null: Dict[str, float]) -> float:
+    """The larger of the null ratio's distance from 1 and half its interval, at least :data:`FINEST`."""
+    return round(max(abs(null["ratio"] - 1), (null["ci_high"] - null["ci_low"]) / 2, FINEST), 5)
+
+
+def _trimmed(values: Sequence[float]) -> float:
+    out = int(TRIM * len(values))
+    return statistics.fmean(sorted(values)[out : len(values) - out])

@@ -177,7 +177,6 @@ def _agree(spec: Spec) -> None:
         raise SpecError("env", f"{clash[0]} is already a parameter")
 
 
-# ------------------------------------------------------------------------------------------------ values
 def _valid(value: Any, is_valid: object, where: str, problem: str) -> Any:
     """``value``. Raises: SpecError, unless it ``is_valid``."""
     if not is_valid:
@@ -282,7 +281,6 @@ def seconds(value: Any, where: str) -> float:
     return duration
 
 
-# ------------------------------------------------------------------------------------------------ stages
 def _build(entry: Mapping[str, Any]) -> Optional[Stage]:
     command = _command(entry, "build")
     for key in ("collect", "gates"):

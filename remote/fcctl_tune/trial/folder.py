@@ -4,6 +4,8 @@ It is new for each command, so that ``make`` and ``./check > out.bin`` do not me
 for all commands of a configuration, since a build may write its path (an RPATH, CMake's cache).
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
@@ -103,7 +105,6 @@ class TrialDirectory:
             return os.path.isdir(path) and not os.path.islink(path)
         return facts == _facts(path)
 
-    # -------------------------------------------------------------------------------------------- filling
     def _fill(self, origin: str) -> None:
         """Place the folder ``origin``; beyond :data:`MOST_ENTRIES` its deepest folders are linked."""
         waiting: Deque[str] = deque([""])

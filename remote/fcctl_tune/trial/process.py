@@ -4,6 +4,8 @@ A command may hang, ignore SIGTERM, print without end, take all memory or leave 
 their session and by :data:`MARK` in their environment; others are adopted by the worker and end with it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
@@ -17,7 +19,8 @@ from typing import Dict, Iterator, Mapping, Optional, Set
 
 from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
-from fcctl_remote.run.process import KILL_PATIENCE_S, become_subreaper, family, kill_family, send
+from fcctl_remote.base.processes import KILL_PATIENCE_S, family, kill_family, send
+from fcctl_remote.run.process import become_subreaper
 from fcctl_remote.run.secrets import MaskedLog, values_in
 
 #: Marks a command and its descendants.
@@ -206,7 +209,6 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
     return Outcome(running.exit_code, how, seconds)
 
 
-# ------------------------------------------------------------------------------------------------ orphans
 _spawning = threading.Lock()
 _commands: Set[int] = set()  # children of this process that are not closed
 _adopts = False
@@ -288,7 +290,6 @@ def shorten(path: str, most: int = KEPT_BYTES) -> None:
                 stream.truncate()
 
 
-# ------------------------------------------------------------------------------------------------ the machine
 def memory_bytes() -> int:
     """The memory of this machine or container."""
     total = os.sysconf("SC_PHYS_PAGES") * _PAGE

@@ -148,7 +148,6 @@ class Built:
     cached: bool = False
 
 
-# ------------------------------------------------------------------------------------------------ space
 def listing(trial_spec: TrialSpec, command: str) -> Any:
     """The JSON that a spec's space command prints. Raises: SpecError."""
     env = {**process.clean_environment(os.environ), **trial_spec.env}
@@ -164,7 +163,6 @@ def listing(trial_spec: TrialSpec, command: str) -> Any:
         raise SpecError("space", "%s did not print JSON: %s" % (command, error)) from None
 
 
-# ------------------------------------------------------------------------------------------------ build
 def build(trial_spec: TrialSpec, trial: Trial) -> Built:
     """Compile into the trial's folder and evaluate the gates, or reuse another process's build."""
     started = time.monotonic()

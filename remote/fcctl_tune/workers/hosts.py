@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from fcctl_remote.base.programs import run
-from fcctl_remote.probe.cuda import nvidia_smi
+from fcctl_remote.probe.gpu import nvidia_smi
 
 SMI_TIMEOUT_S = 30.0
 _GPU = re.compile(r"GPU (\d+): (.*?) \(UUID: (GPU-[0-9A-Za-z-]+)\)")

@@ -21,8 +21,8 @@ from fcctl_tune.errors import MissingDependency, TuneError, exit_code_of
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import dask_settings, folders, hosts, membership
-from fcctl_tune.workers.calls import MEMBER
+from fcctl_tune.workers import hosts, membership, settings
+from fcctl_tune.workers.cluster import MEMBER
 from fcctl_tune.workers.membership import Join
 from fcctl_tune.workers.pool import WorkerPool, print_line, this_machine
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
@@ -46,7 +46,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     add = parser.add_argument
     add("--join", required=True, metavar="FILE", help="file with the search's address; may be written later")
     add("--spec", metavar="FILE", help="the search's specification: its default configuration is built while waiting")
-    add("--work", metavar="DIR", default=folders.WORK, help="folder for builds (default: %(default)s)")
+    add("--work", metavar="DIR", default=settings.WORK, help="folder for builds (default: %(default)s)")
     add(
         "--wait",
         type=float,
@@ -85,7 +85,7 @@ class Member:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGHUP, lambda *_: None)
-        self._lock = folders.claim(self.work)
+        self._lock = settings.claim(self.work)
         host = this_machine(self.options.host)
         self.host = dataclasses.replace(host, sms=hosts.multiprocessors(host.devices[0]))
         skip = (self.work, os.environ.get("FCCTL_OUT", ""), os.environ.get("FCCTL_ARTIFACTS", ""))
@@ -107,12 +107,11 @@ class Member:
     def _on_signal(self, *_: object) -> None:
         self._stop = True
 
-    # -------------------------------------------------------------------------------------------- the search
     def _work(self) -> int:
         print_line("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         pause = 0.0
         while True:
-            with folders.for_workers(self.work) as folder:
+            with settings.for_workers(self.work) as folder:
                 pool = self._pool(folder)
                 try:
                     pool.launch()  # its workers import meanwhile
@@ -170,7 +169,7 @@ class Member:
     def _pool(self, folder: str) -> WorkerPool:
         self._tries += 1  # the scheduler may still know the last ones
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
-        facts = membership.facts(host, dask_settings.version())
+        facts = membership.facts(host, settings.version())
         env = {MEMBER: json.dumps({"facts": facts, "folders": self.folders})}
         return WorkerPool(host, folder, env, self._trial_spec(self._spec) if self._spec is not None else None)
 

@@ -17,7 +17,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from fcctl_remote.run.process import kill_family
+from fcctl_remote.base.processes import kill_family
 from fcctl_tune.errors import TuneError
 from fcctl_tune.trial import process
 from fcctl_tune.trial.tasks import TrialSpec

@@ -23,6 +23,7 @@ from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
 CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+SETUP = "from setuptools import Extension, setup\nsetup(ext_modules=[])\n"
 EXTENSION = """
 from torch.utils.cpp_extension import load
 
@@ -72,7 +73,7 @@ FLASHCORE = {
 }  # fmt: skip
 CASES = {
     "make": ({"Makefile": MAKEFILE, "main.cpp": "int main() { return 0; }"}, ["build", "test", "bench"]),
-    "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build"]),
+    "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build", "run"]),
     "make that calls cmake": (
         {"Makefile": "all:\n\tcmake -B build\n", "CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA},
         ["build"],
@@ -90,7 +91,7 @@ CASES = {
     "cmake, programs": (
         {
             "CMakeLists.txt": "project(p LANGUAGES CUDA)\nadd_subdirectory(src)\nadd_executable(sized a.cu)\n",
-            "a.cu": CUDA.replace("main()", "main(int argc, char **argv)"),
+            "a.cu": CUDA.replace("main() {", "main(int argc, char **argv) { if (argc != 2) return 1;"),
             "src/CMakeLists.txt": "add_executable(alone\n    one.cpp b.cu)\n",
             "src/b.cu": CUDA,
         },
@@ -100,7 +101,7 @@ CASES = {
         {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
         ["build"],
     ),
-    "setup.py": ({"setup.py": "", "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
+    "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[project]\nname='x'\n"}, ["build"]),
     "pytest at the top": ({"pyproject.toml": "[project]\nname='x'\n", "test_a.py": ""}, ["build", "test"]),
     "pyproject with a bench": (
@@ -124,6 +125,12 @@ CASES = {
     "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
     "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
+    "just": (
+        {"justfile": "default: build\n@build:\n  nvcc a.cu\ntest arg='1': build\n  ./a\n", "a.cu": CUDA},
+        ["build", "test"],
+    ),
+    "meson": ({"meson.build": "project('p', 'cuda')\n", "a.cu": CUDA}, ["build", "test"]),
+    "bazel": ({"MODULE.bazel": "", "k/a.cu": CUDA}, ["build", "test"]),
     "nothing": ({"README": ""}, ["hello"]),
 }
 
@@ -154,6 +161,138 @@ def test_what_is_commented_out_is_valid_too(
         assert len(unfolded.steps[0].gates) == 2
     if "test" in steps:
         assert unfolded.steps[steps.index("test")].needs.gpu
+
+
+#: Arguments of main(), what it does with them, and what the job writes behind the program; None: it runs without.
+MAINS = {
+    "none": ("void", "", None),
+    "defaults": ("int argc, char **argv", "int n = 64; if (argc > 1) n = atoi(argv[1]);", None),
+    "another default": ("int argc, char **argv", "if (argc != 2) { n = 64; } else { n = atoi(argv[1]); }", None),
+    "parsed": ("int argc, char *argv[]", "benchmark::Initialize(&argc, argv);", None),
+    "counted": ("int argc, char **argv", r'if (argc != 3) { printf("usage: ./gemm [M] [N]\n"); exit(1); }', "[M] [N]"),
+    "else": ("int c, char **v", r'if (c >= 2) { f(v[1]); } else { print_usage(); }', "ARGUMENTS"),
+    "named": ("int argc, char **argv", r'if (argc - 1 < 1) return puts("Usage:  run <model> [options]\n");',
+              "<model> [options]"),
+    "streamed": ("int argc, char **argv", r'if (argc == 1) { cerr << "USAGE: " << argv[0] << " a.jpg\n"; return 1; }',
+                 "a.jpg"),
+    "not counted": ("int argc, char **argv", "f(argv[1]);", "ARGUMENTS"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameters", "body", "arguments"), MAINS.values(), ids=MAINS)
+def test_a_program_runs_unless_it_needs_arguments(
+    tmp_path: Path, parameters: str, body: str, arguments: str | None
+) -> None:
+    text = f"int main({parameters}) {{\n  {body}\n  return 0;\n}}\n"
+    makefile = "BIN = bin\nSRC := $(wildcard src/*.cpp)\nOBJ = $(SRC:src/%.cpp=o/%.o)\nall: $(BIN)/a lib.so\n"
+    makefile += "$(BIN)/a: $(OBJ)\n\t@$(CXX) -o $@ $^\no/%.o: src/%.cpp\n\t$(CXX) -c -o $@ $<\n"
+    makefile += "lib.so: x.cu\n\tnvcc -shared -o $@ $<\n"
+    folders = {
+        "bin/a": {"Makefile": makefile, "src/a.cpp": text, "src/b.cpp": ""},
+        "(cd sub && bin/a)": {"Makefile": "all:\n\t$(MAKE) -C sub\n", "sub/Makefile": makefile, "sub/src/a.cpp": text},
+        "build/a": {"a.cu": text},
+        "build/prog": {"CMakeLists.txt": "file(GLOB S src/*.cpp)\nadd_executable(prog ${S})\n", "src/a.cpp": text},
+    }
+    for number, (command, files) in enumerate(folders.items()):
+        folder = repository(tmp_path / str(number), files)
+        run = next((step.run for step in first_job(folder).steps if step.id == "run"), "")
+        told = f"{command} {arguments}\n"
+        assert run == ("" if arguments else f"{command}\n")
+        assert ("#       " + told in (folder / "jobs/first.yaml").read_text()) == (arguments is not None)
+
+
+#: Build files that name GPUs, how the job changes or calls them, and what nvcc and CMake then get for an L4.
+NAMED = {
+    "flags": ("Makefile", "F = -O3 -arch=sm_70 -gencode arch=compute_75,code=\\\"sm_75,compute_75\\\"\n", "sed",
+              "F = -O3 -arch=sm_89 -gencode arch=compute_89,code=\\\"sm_89,compute_89\\\"\n"),
+    "list of cmake": ("CMakeLists.txt",
+                      'set(CMAKE_CUDA_ARCHITECTURES "70;75-real;80")\nset(X CUDA_ARCHITECTURES 86 Y)\n', "sed",
+                      'set(CMAKE_CUDA_ARCHITECTURES "89")\nset(X CUDA_ARCHITECTURES 89 Y)\n'),
+    "number": ("Makefile", "SM ?= 7.5\nall:\n\tnvcc -arch=compute_$(subst .,,${SM})\n", ' SM="$FCCTL_CUDA_ARCH"', ""),
+    "loop": ("Makefile", "SMS ?= 50 60\n$(foreach s,$(SMS),$(eval G += -gencode arch=compute_$(s),code=sm_$(s)))\n",
+             ' SMS="$FCCTL_CUDA_ARCH"', ""),
+    "variable of cmake": ("CMakeLists.txt", "if(NOT DEFINED CC)\nset(CC 86)\nendif()\nset(CUDA_ARCHITECTURES ${CC})\n",
+                          ' -DCC="$FCCTL_CUDA_ARCH"', ""),
+    "one GPU alone": ("Makefile", "F = -arch=sm_90a\n", "", ""),
+    "a file's name": ("Makefile", "a: gemm_sm_80.o sm_80.cu\n", "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "how", "after"), NAMED.values(), ids=NAMED)
+def test_build_files_that_name_a_gpu_compile_for_the_target(
+    tmp_path: Path, name: str, text: str, how: str, after: str
+) -> None:
+    build = first_job(repository(tmp_path, {name: text, "a.cu": CUDA})).steps[0]
+    assert how in build.run
+    assert ("sed" in build.run) == (how == "sed")
+    if how == "sed":
+        sed = "".join(line + "\n" for line in build.run.splitlines() if line.startswith("sed "))
+        subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, "FCCTL_CUDA_ARCH": "89"}, check=True)
+        assert (tmp_path / name).read_text() == after
+
+
+def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
+    makefile = "all: bin/a\nbin/a: obj/a.o\n\t$(CC) -o $@ $<\nobj/%.o: %.c\n\t$(CC) -c $< -o $@\n"
+    files = {"Makefile": makefile, "a.c": "int main(void) { return 0; }\n"}
+    for number, (more, made) in enumerate({"": True, "x:\n\tmkdir -p y\n": True, "x:\n\tmkdir bin\n": False}.items()):
+        folder = repository(tmp_path / str(number), {**files, "Makefile": makefile + more})
+        build, run = first_job(folder).steps
+        assert build.run.startswith("mkdir -p bin obj ") == made
+        if made:
+            subprocess.run(["bash", "-euc", build.run + run.run], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_makefile_of_shortcuts_does_not_build_a_python_package(tmp_path: Path) -> None:
+    package = {
+        "setup.py": SETUP,
+        "csrc/a.cu": KERNEL,
+        "test.py": "import unittest\n",
+        "CMakeLists.txt": "project(p CUDA)\n",
+    }
+    makefile = {"Makefile": "dist:\n\tpython setup.py sdist\nupload: dist\n\ttwine upload dist/*\n"}
+    build, test = first_job(repository(tmp_path / "one", {**package, **makefile})).steps
+    assert "setup.py build_ext --inplace" in build.run
+    assert "-m pytest test.py --junitxml=" in test.run
+    (build,) = first_job(
+        repository(tmp_path / "two", {**package, "Makefile": "a.so: a.cu\n\tnvcc -shared -o $@ $<\n"})
+    ).steps
+    assert "make -j4" in build.run
+
+
+def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tmp_path: Path) -> None:
+    files = {
+        "setup.py": "setup()",
+        "k.cu": KERNEL,
+        "CMakeLists.txt": "\n",
+        "go.sh": "",
+        "Makefile": "all:\n\tpytest\n# make\n",
+    }
+    benches = {f"benchmarks/bench_{name}.py": "" for name in ("a", "my_op", "z")}
+    folder = repository(tmp_path / "my-op", {**files, **benches})
+    build, bench = first_job(folder).steps
+    assert "pip install ." in build.run
+    assert all(collect.optional for collect in build.collect)
+    assert "benchmarks/bench_my_op.py" in bench.run
+    others = "# Found, and not run by this job: go.sh, benchmarks/bench_a.py, benchmarks/bench_z.py\n"
+    assert others in (folder / "jobs/first.yaml").read_text()
+    (step,) = first_job(repository(tmp_path / "empty", {"CMakeLists.txt": "\n", "k/a.cu": KERNEL, "README": ""})).steps
+    assert "nvcc" in step.run
+
+
+def test_headers_elsewhere_in_the_repository_are_found(tmp_path: Path) -> None:
+    text = '#include "util/check.h"\n#include <near.cuh>\n#include <cuda.h>\n'
+    headers = {"common/inc/util/check.h": "", "k/near.cuh": ""}
+    build, _ = first_job(repository(tmp_path / "one", {**headers, "k/a.cu": text + CUDA})).steps
+    assert "-o build/k_a -Icommon/inc k/a.cu 2>&1" in build.run
+    (build,) = first_job(repository(tmp_path / "two", {**headers, "k/a.cu": text + KERNEL})).steps
+    assert "-Icommon/inc -c k/a.cu" in build.run
+
+
+def test_jobs_whose_names_would_be_the_same_are_numbered(tmp_path: Path) -> None:
+    folder = repository(tmp_path, {f"{name}/Makefile": "all:\n\ttrue\n" for name in ("a-b", "a/b", "a b")})
+    assert init(folder).jobs == ["a-b", "a-b-2", "a-b-3"]
+    texts = "".join(path.read_text() for path in folder.glob("jobs/*.yaml"))
+    assert all(texts.count(f"cd {place}\n") == 1 for place in ("a-b", "a/b", "'a b'"))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +362,13 @@ def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Pa
     step = jobs.get("kernels-a-b").steps[0]
     subprocess.run(["bash", "-eo", "pipefail", "-c", step.run], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "kernels/a b/out").read_text() == "built\n"
+
+
+def test_a_folder_may_be_named_as_a_number(tmp_path: Path) -> None:
+    names = ("01", "1e5", "on", "ok")
+    init(repository(tmp_path, {f"{name}/Makefile": "all:\n\ttrue\n" for name in names}))
+    jobs = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs
+    assert [jobs.get(name).steps[0].run.splitlines()[0] for name in names] == [f"cd {name}" for name in names]
 
 
 def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
@@ -297,7 +443,7 @@ def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -
 
 
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
-    files = {"setup.py": "", "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\nprint('3 us')"}
+    files = {"setup.py": SETUP, "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\nprint('3 us')"}
     _, bench = first_job(repository(tmp_path, files)).steps
     command = ["bash", "-euo", "pipefail", "-c", bench.run]
     environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
@@ -320,7 +466,9 @@ def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_pa
     folder = repository(tmp_path, {**files, "scripts/profile_ncu.sh": "echo profiled\n"})
     assert fcctl("init", cwd=folder).code == 0
     text = (folder / "jobs/first.yaml").read_text()
-    assert "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh\n" in text
+    assert (
+        "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh, benchmarks/bench_all.py\n" in text
+    )
     text = text.replace("needs: {gpu: true}", "needs: {}")
     (folder / "jobs/first.yaml").write_text(text)
     done = fcctl("run", "first", "--on", "local", "--json", cwd=folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from orchestrator.cli.commands import VERBS, load
+from orchestrator.cli.main import VERBS, load
 from tests.conftest import home_of_its_own
 from tests.support.command import Outcome, run_fcctl
 from tests.support.tiers import sampled
@@ -23,7 +24,7 @@ from tests.support.workspace import Workspace
 WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "init": (("init", "new"), 0, "written"),
     "doctor": (("doctor",), 10, "findings"),
-    "preflight": (("preflight", "--on", "here"), 1, "checks"),
+    "preflight": (("preflight", "--on", "here"), int(shutil.which("nvidia-smi") is None), "checks"),
     "run": (("run", "good", "--on", "here"), 0, "steps"),
     "run failed": (("run", "bad", "--on", "here"), 100, "steps"),
     "run planned": (("run", "good", "--on", "here", "--dry-run"), 0, "plan"),

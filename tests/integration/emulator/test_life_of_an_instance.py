@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fcctl_remote.base import processes as base_processes
 from orchestrator.emulator import guest, processes
 from orchestrator.emulator.clock import EmulatedClock
 from orchestrator.emulator.emulator import Emulator
@@ -49,6 +50,23 @@ def test_a_port_that_somebody_takes_before_sshd_does(gce: Any, monkeypatch: pyte
         monkeypatch.setattr(guest, "free_port", free_port)
         gce.create()
         assert gce.metadata()["fcctl-emulator-ssh-port"] == str(told[1])
+        assert gce.ssh("true").returncode == 0
+
+
+def test_a_port_that_somebody_takes_while_it_is_off(start: Callable[..., Cloud]) -> None:
+    emulator, gce = start(scenario=Scenario(latency=Latency(boot=20)), clock=EmulatedClock(speed=0))
+    operation = gce.insert()
+    emulator.advance(21)
+    gce.done(operation)
+    port = int(gce.metadata()["fcctl-emulator-ssh-port"])
+    for verb in ("stop", "start"):
+        operation = getattr(gce.instances, f"{verb}_unary")(project=PROJECT, zone=ZONE, instance="vm")
+        emulator.advance(1)
+        gce.done(operation)
+        assert "fcctl-emulator-ssh-port" not in gce.metadata(), "nobody is to knock at the port that it had"
+    with socket.create_server(("127.0.0.1", port)):
+        emulator.advance(20)
+        assert gce.metadata()["fcctl-emulator-ssh-port"] != str(port)
         assert gce.ssh("true").returncode == 0
 
 
@@ -96,6 +114,7 @@ def test_what_macos_hides_ends_too(
     programs.install_ps(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(base_processes, "IS_LINUX", False)
     _, gce = start()
     gce.create()
     quiet = "> /dev/null 2>&1 < /dev/null &"
@@ -103,7 +122,7 @@ def test_what_macos_hides_ends_too(
     gce.ssh(f"{sleep}0 {quiet} nohup {sleep}1 {quiet} tmux new -d '{sleep}2 & nohup {sleep}3'")
 
     def sleepers() -> int:
-        return processes._ps("-A", "-ww", "-o", "command=").count(f"\n{sleep}")
+        return base_processes.rows("-A", "-ww", "-o", "command=").count(f"\n{sleep}")
 
     wait_for(lambda: sleepers() == 4)
     gce.do("stop")

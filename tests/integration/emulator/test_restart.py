@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fcctl_remote.base.processes import family, ps
 from orchestrator.base.errors import ConflictError
 from orchestrator.emulator import processes
 from orchestrator.emulator.clock import EmulatedClock
@@ -95,7 +96,7 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
         with pytest.raises(ConflictError, match="another emulator"):
             Emulator(tmp_path).start()
     finally:
-        processes.send(_guardians(child.pid), signal.SIGKILL)  # as when the computer loses its power
+        processes.send_all(_guardians(child.pid), signal.SIGKILL)  # as when the computer loses its power
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
@@ -108,14 +109,14 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     wait_for(lambda: not any(_alive(pid) for pid in orphans))
     assert not volatile.exists()
     assert gce.ssh("true").returncode == 0
-    assert processes.command_of(emulator.world.running[emulator.machine("vm").path]._sshd.pid)
+    assert ps(emulator.world.running[emulator.machine("vm").path]._sshd.pid, "command")
     gce.do("delete")
     with pytest.raises(exceptions.NotFound):
         gce.get()
 
 
 def _guardians(emulator: int) -> list[int]:
-    return [pid for pid in processes.below(emulator) if processes.command_of(pid).startswith("/bin/sh -c while")]
+    return [pid for pid in family(ancestor=emulator) if ps(pid, "command").startswith("/bin/sh -c while")]
 
 
 def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, start: Callable[..., Cloud]) -> None:
@@ -154,7 +155,7 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return "defunct" not in processes.command_of(pid)
+    return "defunct" not in ps(pid, "command")
 
 
 def test_who_looks_whether_one_is_there_keeps_none_from_starting(

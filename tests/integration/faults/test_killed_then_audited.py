@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.tiers import sampled
 from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
-from tests.support.zygote import Zygote
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -20,21 +21,27 @@ pytest.importorskip("google.cloud.compute_v1")
 LINES = 18
 
 
-def killed(zygote: Zygote, workspace: CloudWorkspace, line: int, *args: str) -> int:
-    number = zygote.start(
-        *args, url=workspace.emulator.url, cwd=workspace.root, env=workspace.env(), kill=("before", line)
-    )
-    return zygote.wait(number)
+def start(workspace: CloudWorkspace, *args: str, kill: forked.Kill | None = None) -> subprocess.Popen[str]:
+    """``fcctl ARGS`` in a process of its own, in the cloud's time."""
+    url = workspace.emulator.url
+    return forked.start(args, workspace.root, workspace.env(), forked.CLOUD, kill=kill, clock=url)
+
+
+def code(process: subprocess.Popen[str]) -> int:
+    with process:
+        print(*process.communicate())
+    return process.returncode
 
 
 @pytest.mark.parametrize("line", sampled(range(2, LINES + 1), keep=(11,)))
 def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
-    line: int, tmp_path: Path, private_home: Path, zygote: Zygote
+    line: int, tmp_path: Path, private_home: Path
 ) -> None:
     with emulated() as cloud:
         machine_by_hand(cloud, "stopped")
         workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
-        assert killed(zygote, workspace, line, "run", "noop", "--on", "l4", "--yes") == -signal.SIGKILL
+        process = start(workspace, "run", "noop", "--on", "l4", "--yes", kill=("before", line))
+        assert code(process) == -signal.SIGKILL
         cloud.advance(5)  # whatever was asked for has happened
         was_on = bool(billed(cloud))
         said = workspace.type("hosts", "audit", "--stop")
@@ -53,15 +60,15 @@ def test_killed_before_a_line_and_after_the_effect_of_the_one_before(
 
 @pytest.mark.full
 @pytest.mark.parametrize("delay_s", sampled([0.0, 0.2, 0.6], keep=[0.2]))
-def test_hosts_up_killed_while_it_wakes(delay_s: float, tmp_path: Path, private_home: Path, zygote: Zygote) -> None:
+def test_hosts_up_killed_while_it_wakes(delay_s: float, tmp_path: Path, private_home: Path) -> None:
     """It has no journal; the machine is found by its name, and has its limit from the start."""
     with emulated() as cloud:
         workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
-        number = zygote.start("hosts", "up", "l4", "--yes", url=cloud.url, cwd=workspace.root, env=workspace.env())
+        process = start(workspace, "hosts", "up", "l4", "--yes")
         wait_for(lambda: billed(cloud))
         time.sleep(delay_s)
-        zygote.end(number)
-        assert zygote.wait(number) in (-signal.SIGKILL, 0)
+        process.kill()
+        assert code(process) in (-signal.SIGKILL, 0)
         cloud.advance(5)
         (machine,) = machines(cloud).values()
         assert machine.resource["scheduling"]["maxRunDuration"]["seconds"] in (3600, "3600")
@@ -71,15 +78,11 @@ def test_hosts_up_killed_while_it_wakes(delay_s: float, tmp_path: Path, private_
         assert billed(cloud) == []
 
 
-def test_two_controllers_want_one_machine(tmp_path: Path, private_home: Path, zygote: Zygote) -> None:
+def test_two_controllers_want_one_machine(tmp_path: Path, private_home: Path) -> None:
     with emulated() as cloud:
         workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
-        words = ("run", "noop", "--on", "l4", "--yes")
-        numbers = [
-            zygote.start(*words, url=cloud.url, cwd=workspace.root, env=workspace.env())
-            for _ in range(2)
-        ]  # fmt: skip
-        assert [zygote.wait(number) for number in numbers] == [0, 0]
+        processes = [start(workspace, "run", "noop", "--on", "l4", "--yes") for _ in range(2)]
+        assert [code(process) for process in processes] == [0, 0]
         cloud.advance(5)
         assert billed(cloud) == []
         assert len(machines(cloud)) == 1

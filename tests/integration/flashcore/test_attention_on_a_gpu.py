@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from flashcore import attention as module
 from flashcore import inputs, roundings
 from flashcore.attention import attention, swapped
-from flashcore.launch import LOWER_RIGHT
+from flashcore.extras import LOWER_RIGHT
 from flashcore.reference import attention64, expected
 from flashcore.shapes import Shape
 

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flashcore import dispatch, launch, peaks, registry
 from flashcore.build import build
 from flashcore.errors import LaunchFailed, Unsupported
+from flashcore.extras import LOWER_RIGHT
 
 #: Adds up what it was told, so that the output says what arrived.
 ECHO = """
@@ -46,7 +47,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
     (folder / "echo.cpp").write_text(ECHO)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
-        takes: dict[str, Any] = {"grouped_heads": True, "lower_right": True, "masks": True, "alignment": 4}
+        takes: dict[str, Any] = {"grouped_heads": True, "lower_right": (64,), "masks": (64,), "alignment": 4}
         return launch.Kernel(build(registry.Variant("echo", "cpu", folder / "echo.cpp", "", **takes)))
 
 
@@ -136,9 +137,9 @@ def test_a_mask_is_part_of_a_call_and_its_layout_of_what_is_known(
         for mask, (batch, row) in zip(masks, strides, strict=True):
             for seen_key in (0, 1):
                 mask[..., 1] = bool(seen_key)
-                out = echo(q, k, v, causal=launch.LOWER_RIGHT, mask=mask)
+                out = echo(q, k, v, causal=LOWER_RIGHT, mask=mask)
                 assert [float(x) for x in out.as_strided((11,), (1,))][4:] == [2, 9, 64, 2, 1 + seen_key, batch, row]
-        assert float(echo(q, k, v, causal=launch.LOWER_RIGHT).flatten()[8]) == 0
+        assert float(echo(q, k, v, causal=LOWER_RIGHT).flatten()[8]) == 0
         assert float(echo(q, k, v).flatten()[4]) == 0
     assert len(seen) == len(masks) + 2
     apart = torch.ones(2, 1, 1, 18, dtype=torch.bool)[..., ::2]

@@ -160,7 +160,7 @@ def test_what_the_host_says_as_it_goes_down_comes_home_before_its_link_breaks(
     """It says that it was told to stop. That this was the run's time limit is the cloud's to say."""
 
     def sessions_stay(guest: Guest) -> None:
-        processes.send(processes.of_home(guest.home) - guest._tree(), signal.SIGTERM)
+        processes.send_all(processes.of_home(guest.home) - guest._tree(), signal.SIGTERM)
 
     def time_passes() -> None:
         wait_for(lambda: at_work(cloud))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote.run import process
+from fcctl_remote.base import processes as process
 from tests.integration.host_program.agent_client import Agent, Host, step
 from tests.support.living import is_running
 from tests.support.waiting import wait_for

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote.run.venv import PTH
+from fcctl_remote.run.environment import PTH
 from tests.integration.host_program.agent_client import Agent, step
 
 PROGRAM = "import sys; sys.path.insert(0, {!r}); from fcctl_remote.__main__ import main; sys.exit(main())"

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from orchestrator.emulator import guest
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import Latency
 from tests.support.stock_image import TYPICAL, FirstBoot, make
@@ -46,6 +47,20 @@ def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWor
     assert bound is not None
     assert 30 < meter.seconds < int(bound[1]) * 60, "billed within the plan"
     assert "GPU counters" not in workspace.type("hosts", "up", "l4", "--yes", check=0).err, "once"
+
+
+def test_why_a_machine_does_not_boot_is_said(
+    workspace: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_sshd() -> str:
+        raise OSError("there is no sshd")
+
+    monkeypatch.setattr(guest, "_sshd", no_sshd)
+    workspace.target("dead", instance="dead", wake_timeout_s=60)
+    done = workspace.type("hosts", "up", "dead", "--yes", check=6)
+    assert "dead runs, but executed no command within 60 s" in done.err
+    assert "its console ends with: the system does not boot: there is no sshd" in done.err
+    assert billed(cloud) == []
 
 
 @pytest.mark.full

@@ -33,7 +33,7 @@ def test_the_shell_has_what_a_step_has(tmp_path: Path, private_home: Path, sshd:
     after = shell(workspace, "box", "echo $FCCTL_PYTHON $FCCTL_CUDA_ARCH; fcctl-host version; tmux ls\n")
     assert after.stdout.splitlines()[0] == log.strip()
     assert "fcctl host program" in after.stdout
-    assert after.stdout.splitlines()[0].split()[1] == "89"
+    assert after.stdout.splitlines()[0].split()[1].isdigit()
     assert "gpu" not in after.stdout, "no log on a machine of others"
 
 

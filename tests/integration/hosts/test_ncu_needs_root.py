@@ -69,6 +69,20 @@ def test_on_an_owned_machine_every_report_is_made_and_every_gate_decided(
         assert {path.stat().st_uid for path in there} == {1000}, "whom the machine's `id` names"
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="there is only one owner")
+@pytest.mark.parametrize("option", ["-o {}", "--export {}", "--export={}"])
+def test_a_report_outside_the_runs_folder_is_the_users_and_nothing_else_is(
+    workspace: Workspace, machine: StockMachine, tmp_path: Path, option: str
+) -> None:
+    machine.program("ncu", 'shift $(($# - 2))\n: > "$1.ncu-rep"; : > "$1"\n')
+    report = tmp_path / "a report"
+    run = f"ncu {option.format(chr(39) + str(report) + chr(39))} '{report}' true"
+    workspace.job("profiles", f"steps:\n  - id: one\n    run: |\n      {run}\n")
+    workspace.fcctl("run", "profiles", "--on", "owned")
+    assert (tmp_path / "a report.ncu-rep").stat().st_uid == 1000
+    assert report.stat().st_uid == 0
+
+
 def test_on_a_machine_of_others_the_run_is_incomplete_with_one_fix(workspace: Workspace) -> None:
     done = workspace.fcctl("run", "profiles", "--on", "box", check=104)
     record, folder = only_run(workspace)

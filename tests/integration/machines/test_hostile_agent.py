@@ -1,5 +1,7 @@
 """A host that lies: whatever it answers, the controller gets an error of ours, soon, and nothing else happens."""
 
+from __future__ import annotations
+
 import contextlib
 import signal
 import threading

@@ -1,5 +1,7 @@
 """A few small files inside one call: what arrives, what is refused, and when rsync takes over."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 
@@ -7,8 +9,8 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
+from orchestrator.machines.connect import batches as inline
 from orchestrator.machines.connect.agent import AgentSession
-from orchestrator.machines.connect.transfer import batches as inline
 from orchestrator.runs.source.git import GitSource
 from tests.integration.machines.test_upload import RUN, source, sync_and_check
 

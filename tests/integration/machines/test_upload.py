@@ -1,5 +1,7 @@
 """The source on its way to the host: rsync over the one connection, calls where that cannot be, links that break."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import stat
@@ -14,9 +16,9 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.base.tree import tree_digest
 from orchestrator.base.errors import HostUnusable, LinkLost
+from orchestrator.machines.connect import batches, rsync
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.connector import Connector
-from orchestrator.machines.connect.transfer import batches, rsync
 from orchestrator.machines.host_api import HostSession, Transfer
 from orchestrator.machines.targets import Target
 from orchestrator.runs.source.api import Source

@@ -22,7 +22,7 @@ from tests.support.spending import book_in
 from tests.support.spending import reservation as made
 from tests.support.stores import make_id
 
-WRITERS, CHANGES, STARTS, ROUNDS = 8, 50, 6, 50
+WRITERS, CHANGES, STARTS, ROUNDS = 5, 50, 4, 25
 #: Each process is a copy of one that has imported what they need.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.support.money_world"])
@@ -122,7 +122,7 @@ def test_the_lock_of_a_killed_process_is_free_and_nothing_of_its_change_is_there
 
 # ---------------------------------------------------------------------------------------------------------- one starts
 def start(number: int, begin: Any, folder: Path, started: Any) -> None:
-    """Fifty times a start of a run, for which another month's cap is; every other time from a checkout of its own."""
+    """Again and again a start, for which another month's cap is; every other time from a checkout of its own."""
     for turn in range(ROUNDS):
         world = World(folder / f"ws-{turn}-{number % (1 + turn % 2)}", folder / f"state-{turn}")
         world.services.budget = listed(per_month_usd=1.5)
@@ -133,7 +133,7 @@ def start(number: int, begin: Any, folder: Path, started: Any) -> None:
             started.put((turn, wanted.reservation_id))
 
 
-def test_of_six_that_start_at_once_under_a_cap_that_fits_one_one_starts(tmp_path: Path) -> None:
+def test_of_several_that_start_at_once_under_a_cap_that_fits_one_one_starts(tmp_path: Path) -> None:
     started = CONTEXT.Queue()
     processes = at_once(start, STARTS, tmp_path, started)
     assert [process.exitcode for process in processes] == [0] * STARTS

@@ -13,8 +13,8 @@ import pytest
 from orchestrator.base.clock import SystemClock, iso
 from orchestrator.base.times import zone
 from orchestrator.money import firings
-from orchestrator.money.calendar import start_of_day, start_of_month
 from orchestrator.money.prices import file as price_file
+from orchestrator.money.totals import start_of_day, start_of_month
 from orchestrator.results.records import CostLine, CostRecord
 from orchestrator.results.store.store import FileStore
 from tests.support.spending import book_in

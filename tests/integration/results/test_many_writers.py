@@ -23,7 +23,7 @@ from orchestrator.results.tags import Tag
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
 from tests.support.waiting import wait_for
 
-EACH = 12
+EACH = 8
 #: Each process is a copy of one that has imported what they need.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.support.stores"])
@@ -62,7 +62,7 @@ def destroy(root: Path, scribbles: bool) -> None:
 def add_note(root: Path) -> None:
     """About one run, as several commands write that try to stop its machine; and look how many are there."""
     store, run_id = opened(root), make_id(at=NOVEMBER, token="3fa9c1")
-    for turn in range(100):
+    for turn in range(50):
         store.add_pending_release(run_id, {"why": "x" * 2000, "tried": turn})
         assert [debt["why"] for debt in store.pending_releases().values()] == ["x" * 2000]
 
@@ -73,15 +73,15 @@ def tag(root: Path, number: int) -> None:
 
 
 def test_concurrent_writers_lose_nothing(store: FileStore, notes: list[str]) -> None:
-    at_once(*[(write, store.root)] * 6)
+    at_once(*[(write, store.root)] * 4)
     on_disk = sorted(os.listdir(store.root / "runs"))
-    assert len(on_disk) == 6 * EACH
+    assert len(on_disk) == 4 * EACH
     assert sorted(row.run_id for row in store.rows()) == on_disk
     assert notes == []
 
 
 def test_rebuilding_beside_writers_loses_nothing(store: FileStore) -> None:
-    at_once(*[(write, store.root)] * 4, (destroy, store.root, False))
+    at_once(*[(write, store.root)] * 3, (destroy, store.root, False))
     assert sorted(row.run_id for row in store.rows()) == sorted(os.listdir(store.root / "runs"))
 
 
@@ -95,7 +95,7 @@ def test_scribbling_over_the_index_is_survived_by_the_runs(store: FileStore) -> 
 
 def test_notes_of_one_pending_release_written_at_once(store: FileStore) -> None:
     at_once(*[(add_note, store.root)] * 4)
-    assert [debt["tried"] for debt in store.pending_releases().values()] == [99]
+    assert [debt["tried"] for debt in store.pending_releases().values()] == [49]
     assert os.listdir(store.root / "active/.owed") == [f"{run_id}.json" for run_id in store.pending_releases()]
 
 

@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.results.records import CostRecord, RunRecord, SourceRecord, StepRecord
-from orchestrator.runs.notify import notices as notify
-from orchestrator.runs.notify.notices import Notice, Notify
-from orchestrator.runs.notify.notifier import Notifier
+from orchestrator.runs import notices as notify
+from orchestrator.runs.notices import Notice, Notify
+from orchestrator.runs.notifier import Notifier
 from tests.support.hook import Hook, listening
 
 

@@ -81,14 +81,17 @@ def test_a_secret_that_is_not_set_stops_the_run_before_it_begins(workspace: Work
 def test_a_secret_of_the_keyring(workspace: Workspace, tmp_path: Path) -> None:
     with (workspace.root / "fcctl.toml").open("a") as config:
         config.write('\n[secrets.OF_THE_JOB]\nkeyring = "hub"\n')
-    assert "pip install 'fcctl[keyring]'" in workspace.fcctl("run", "job", "--on", "box", check=3).stderr
     (tmp_path / "lib/keyring").mkdir(parents=True)
+    more = {"PYTHONPATH": f"{workspace.env()['PYTHONPATH']}:{tmp_path}/lib"}
+    (tmp_path / "lib/keyring/__init__.py").write_text("raise ModuleNotFoundError(name='keyring')\n")
+    without = workspace.start("run", "job", "--on", "box", **more)
+    _, err = without.communicate()
+    assert (without.returncode, "pip install 'fcctl[keyring]'" in err) == (3, True), err
     (tmp_path / "lib/keyring/__init__.py").write_text(
         "from keyring import errors\n"
         f"def get_password(service, user): return {SECRET!r} if (service, user) == ('hub', 'OF_THE_JOB') else None\n"
     )
     (tmp_path / "lib/keyring/errors.py").write_text("class KeyringError(Exception): pass\n")
-    more = {"PYTHONPATH": f"{workspace.env()['PYTHONPATH']}:{tmp_path}/lib"}
     process = workspace.start("run", "job", "--on", "box", "--dry-run", **more)  # a plan needs the values
     out, err = process.communicate()
     assert (process.returncode, SECRET in out + err) == (0, False), err

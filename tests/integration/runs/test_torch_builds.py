@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ made = load("two", ["a.cpp", "b.cpp"], verbose=True, extra_include_paths=[os.get
 library = ctypes.CDLL(made)
 print("values", library.a(), library.b())
 """
+#: As of a torch for CUDA, where this one may be for the CPU: torch writes the ninja file, nvcc compiles.
+CUDA_BUILD = (
+    BUILD.replace("from torch.utils.cpp_extension import load", "from torch.utils import cpp_extension")
+    .replace("os.makedirs", 'home = cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]\nos.makedirs', 1)
+    .replace("made = load", "cpp_extension._prepare_ldflags = lambda flags, *rest: flags\nmade = cpp_extension.load")
+    .replace(".cpp", ".cu").replace("verbose=True", 'verbose=True, extra_ldflags=[f"-L{home}/lib64", "-lcudart"]')
+)  # fmt: skip
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 A = 'extern "C" int a() { return 1; }\n'
 B = '#include "value.h"\nextern "C" int b() { return VALUE; }\n'
 
@@ -36,24 +45,43 @@ def write(path: Path, text: str, at: float | None = None) -> None:
 @pytest.mark.skipif(shutil.which("ninja") is None, reason="ninja is not installed")
 def test_only_what_changed_is_compiled(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> None:
     pytest.importorskip("torch")
-    workspace = Workspace(tmp_path / "w", private_home, sshd)
-    run = f"{sys.executable} build.py"
-    workspace.job("build", f"steps:\n  - {{id: build, run: '{run}', timeout: 15m}}\n")
-    write(workspace.root / "build.py", BUILD)
-    write(workspace.root / "a.cpp", A)
-    write(workspace.root / "b.cpp", B)
-    write(workspace.root / "value.h", "#define VALUE 1\n")
+    files = {"build.py": BUILD, "a.cpp": A, "b.cpp": B, "value.h": "#define VALUE 1\n"}
+    changes = (None, None, ("value.h", "#define VALUE 2\n"), ("b.cpp", B + "\n"), None)
+    compiled, values = built(Workspace(tmp_path / "w", private_home, sshd), sshd, files, changes)
+    assert compiled == [["a.cpp", "b.cpp"], [], ["b.cpp"], ["b.cpp"], []]
+    assert values == [["1", "1"], ["1", "1"], ["1", "2"], ["1", "2"], ["1", "2"]]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("ninja") is None or NVCC is None, reason="ninja or nvcc is not installed")
+def test_a_changed_kernel_does_not_compile_the_others(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> None:
+    pytest.importorskip("torch")
+    kernel = "__global__ void k(float *x) { *x = VALUE; }\n"
+    a, b = (kernel.replace("k(", name + "_k(") + text for name, text in (("a", A), ("b", B.partition("\n")[2])))
+    files = {"build.py": CUDA_BUILD, "a.cu": "#define VALUE 1\n" + a, "b.cu": "#define VALUE 1\n" + b}
+    changes = (None, ("b.cu", "#define VALUE 2\n" + b), None)
+    compiled, values = built(Workspace(tmp_path / "w", private_home, sshd), sshd, files, changes)
+    assert compiled == [["a.cu", "b.cu"], ["b.cu"], []]
+    assert values == [["1", "1"], ["1", "2"], ["1", "2"]]
+
+
+def built(
+    workspace: Workspace, sshd: LoopbackSshd, files: dict[str, str], changes: Sequence[tuple[str, str] | None]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Of a run after each of the changes, the sources that it compiled, and what their functions return."""
+    workspace.job("build", f"steps:\n  - {{id: build, run: '{sys.executable} build.py', timeout: 15m}}\n")
+    for name, text in files.items():
+        write(workspace.root / name, text)
     long_ago = time.time() - 10**6  # as of a computer whose clock is behind, or of an edit during a build
     compiled, values = [], []
-    for change in (None, None, ("value.h", "#define VALUE 2\n"), ("b.cpp", B + "\n"), None):
+    for change in changes:
         if change is not None:
             write(workspace.root / change[0], change[1], long_ago)
         workspace.fcctl("run", "build", "--on", "box")
         log = workspace.fcctl("logs", "last", "--step", "build").stdout
-        compiled.append([name for name in ("a.cpp", "b.cpp") if f" -c {_link(sshd)}/{name} " in log])
+        compiled.append([name for name in files if f" -c {_link(sshd)}/{name} " in log])
         values.append(log[log.rindex("values") :].split()[1:3])
-    assert compiled == [["a.cpp", "b.cpp"], [], ["b.cpp"], ["b.cpp"], []]
-    assert values == [["1", "1"], ["1", "1"], ["1", "2"], ["1", "2"], ["1", "2"]]
+    return compiled, values
 
 
 def _link(sshd: LoopbackSshd) -> Path:

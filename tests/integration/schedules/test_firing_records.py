@@ -6,7 +6,7 @@ import multiprocessing
 from pathlib import Path
 
 from orchestrator.schedules.due import Firing
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 
 
 def line(due: float, outcome: str = "started") -> Firing:

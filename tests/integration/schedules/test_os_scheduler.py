@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.schedules import launchd, os_scheduler
-from orchestrator.schedules.entry import Entry
+from orchestrator.schedules import os_scheduler
+from orchestrator.schedules.os_scheduler import Entry
 
 AWKWARD = "work space/100%$HOME 'quoted' \"two\""
 
@@ -53,5 +53,5 @@ def test_launchd_gets_the_same_words(entry: Entry) -> None:
     assert content["ProgramArguments"] == list(entry.argv)
     assert content["StartInterval"] == 60
     assert content["AbandonProcessGroup"] is True
-    assert content["StandardOutPath"] == content["StandardErrorPath"] == str(launchd.log_path(entry))
+    assert content["StandardOutPath"] == content["StandardErrorPath"] == str(os_scheduler.log_path(entry))
     assert content["WorkingDirectory"] == str(Path.home())  # macOS may refuse the workspace to it

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.schedules.due import Firing
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords
 from orchestrator.schedules.os_scheduler import Entry
 from tests.support.command import run_fcctl
 from tests.support.shadows import shadow_stdlib

@@ -3,6 +3,8 @@
 It cannot give what only macOS has: kqueue, launchd, Apple's linker. What this proves is in docs/macos.md.
 """
 
+from __future__ import annotations
+
 import builtins
 import io
 import os

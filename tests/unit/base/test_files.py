@@ -18,7 +18,7 @@ import pytest
 from fcctl_remote.base import files as host_files
 from orchestrator.base import files
 from orchestrator.base.errors import ConflictError, DiskError
-from orchestrator.base.lock import OwnerLock, owner_of
+from orchestrator.base.journal import OwnerLock, owner_of
 from orchestrator.base.safe_paths import UNFINISHED
 from tests.support.command import source_environment
 from tests.support.small_disk import largest_file

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from orchestrator.cli.commands import VERBS, load
-from orchestrator.cli.main import fcctl
+from orchestrator.cli.main import VERBS, fcctl, load
 
 
 @pytest.mark.parametrize("verb", VERBS)

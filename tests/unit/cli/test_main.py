@@ -11,7 +11,7 @@ import click
 import pytest
 
 from orchestrator.base.errors import HostUnreachable, RunCancelled, UsageError
-from orchestrator.cli import commands
+from orchestrator.cli import main as main_module
 from orchestrator.cli.context import Cli
 from orchestrator.cli.main import main
 from tests.support.command import run_fcctl, source_environment
@@ -52,8 +52,8 @@ def verb(monkeypatch: pytest.MonkeyPatch, private_home: Path, tmp_path: Path) ->
             click.echo("spent")
         return 10 if what == "ten" else None
 
-    monkeypatch.setitem(commands.VERBS, "probe", commands.Verb(__name__, "Do something."))
-    monkeypatch.setattr(commands, "load", lambda name: commands.adopt(probe))
+    monkeypatch.setitem(main_module.VERBS, "probe", main_module.Verb(__name__, "Do something."))
+    monkeypatch.setattr(main_module, "load", lambda name: main_module.adopt(probe))
     monkeypatch.chdir(tmp_path)
     return seen
 
@@ -177,7 +177,7 @@ def test_a_yes_is_needed(
 @pytest.mark.parametrize("argv", [["--version"], ["--help"], ["run", "--help"]])
 def test_nothing_slow_is_imported(private_home: Path, argv: list[str]) -> None:
     program = (
-        "import sys; from orchestrator.cli.main import main; code = main(sys.argv[1:]);"
+        "import sys; from orchestrator.cli.main import VERBS, main; code = main(sys.argv[1:]);"
         "slow = {'pydantic', 'rich', 'paramiko', 'fabric', 'yaml', 'sqlite3'} & set(sys.modules);"
         "sys.exit(f'imported {slow}' if slow else code)"
     )

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from orchestrator.base.errors import ConfigError, HostUnreachable
 from orchestrator.cli import output, reference
-from orchestrator.cli.commands import VERBS, load
-from orchestrator.cli.options import DOLLARS, POSITIVE, Finite
+from orchestrator.cli.context import DOLLARS, POSITIVE, Finite
+from orchestrator.cli.main import VERBS, load
 from orchestrator.money.caps import Budget, Cap, dollars
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from orchestrator.cli.commands import VERBS, load
+from orchestrator.cli.main import VERBS, load
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "results/reference/README.md"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote.run import hints
-from orchestrator.cli.commands import VERBS
+from orchestrator.cli.main import VERBS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()

@@ -170,10 +170,11 @@ def test_replaced_names_do_not_come_back() -> None:
 
 def messages(source: str) -> Iterator[tuple[int, str]]:
     """(line, text) of every text of several words, without docstrings: those of commands are in docs/cli.md."""
-    tree = ast.parse(source)
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if (
+    docs: set[int] = set()
+    for node in ast.walk(ast.parse(source)):  # what holds a node comes before it
+        if isinstance(node, ast.Expr):
+            docs.add(id(node.value))
+        elif (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and " " in node.value

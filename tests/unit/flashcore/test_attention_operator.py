@@ -14,7 +14,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from flashcore import attention as module
 from flashcore.attention import attention, swapped
 from flashcore.errors import Unavailable, Unsupported
-from flashcore.launch import LOWER_RIGHT
+from flashcore.extras import LOWER_RIGHT
 from tests.support.tiers import sampled
 
 sdpa = F.scaled_dot_product_attention
@@ -134,7 +134,7 @@ def test_what_records_calls_sees_them(short: list[Any]) -> None:
     q, k, v = tensors()
     attention(q, k, v)
     assert len(short) == 1
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as recorded:
         attention(q, k, v)
     assert "flashcore::attention" in [event.key for event in recorded.key_averages()]
     with forward_ad.dual_level():
@@ -292,12 +292,12 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.ones(1, 1, 1, 1024, dtype=torch.bool)
 
-    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024, causal: int = 0) -> str:
-        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), causal, mask)
+    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024) -> str:
+        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), mask)
 
     assert [chosen(*one) for one in ((32, 1, 8), (16, 1, 1), (8, 16, 8), (8, 4, 2))] == ["decode"] * 4
     assert [chosen(*one) for one in ((17, 1, 1), (8, 17, 8), (32, 5, 8))] == ["flagship"] * 3
-    assert chosen(8, 1, 8, mask) == chosen(8, 1, 8, keys=1023) == chosen(8, 1, 8, causal=LOWER_RIGHT) == "flagship"
+    assert chosen(8, 1, 8, mask) == chosen(8, 1, 8, keys=1023) == "flagship"
     # What the flagship's Launcher does not know goes to the other one, which asks the operator.
     way: list[str] = []
     monkeypatch.setattr(module, "_decode_way", lambda: lambda *_: way.append("decode"))

@@ -138,8 +138,10 @@ def test_two_tilings_in_one_launch_are_chosen_where_they_were_faster(
 
 def test_the_measured_tilings_are_those_of_the_library() -> None:
     """Sums by the tensor cores apart: of D = 128, 64x16x64 was measured without. Two in one launch, and
-    those with masks, are of these."""
+    those with masks, are of these; of the other head dimensions none was measured with all others."""
     for (dtype, D), names in VARIANTS["flagship"].tilings.items():
+        if D not in (64, 128):
+            continue
         measured = {one["name"].rstrip("t") for one in tilings(D) if one["name"] != GONE}
         named = {name.rstrip("t") for name in names if "+" not in name and not name.endswith("m")}
         assert named == measured if dtype == "float16" else named <= measured

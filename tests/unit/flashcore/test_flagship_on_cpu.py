@@ -15,13 +15,14 @@ import pytest
 import torch
 
 from flashcore import registry, roundings
-from flashcore.launch import DTYPES
+from flashcore.launch import DTYPES, LOWER_RIGHT
 from flashcore.library import Args, Strides
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu import build as cuda_on_cpu
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 from tests.support.flagship_tilings import BEHIND, SKIPPING
+from tests.support.tiers import sampled
 
 CONFIGURATIONS = [
     {},
@@ -106,9 +107,36 @@ def right_with_shared_heads_of_keys(library: ctypes.CDLL, D: int, dtypes: Sequen
 
 @pytest.mark.full
 @with_auto
-@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("D", VARIANTS["flagship"].head_dims)
 def test_both_types_and_head_dimensions_with_shared_heads_of_keys(auto: ctypes.CDLL, D: int) -> None:
     right_with_shared_heads_of_keys(auto, D)
+
+
+#: As the library has them: rows of 160 bytes in groups, of 192 with keys that are no power of two, of 512 with queries
+#: read in each step.
+OTHER_DIMENSIONS = [
+    {"HEAD_DIM": 80, "TILE_M": 32, "TILE_N": 32, "WARPS_KV": 2, "STAGES": 2, "PIPELINED": 1, "TENSOR_SUMS": 1},
+    {"HEAD_DIM": 80, "TILE_M": 128, "WARP_ROWS": 32, "TILE_N": 32, "STAGES": 2, "PIPELINED": 1, "TENSOR_SUMS": 1},
+    {"HEAD_DIM": 96, "TILE_M": 64, "TILE_N": 48, "STAGES": 2, "PIPELINED": 1, "TENSOR_SUMS": 1, "BFLOAT16": 1},
+    {"HEAD_DIM": 256, "TILE_M": 64, "TILE_N": 64, "SHARED_Q": 1},
+    {"HEAD_DIM": 256, "TILE_M": 32, "TILE_N": 32, "WARPS_KV": 2, "SHARED_Q": 1},
+]  # fmt: skip
+
+
+def size(tile: dict[str, int]) -> str:
+    return f"{tile['HEAD_DIM']}x{tile['TILE_M']}x{tile['TILE_N']}"
+
+
+@pytest.mark.parametrize("tile", sampled(OTHER_DIMENSIONS, ["80x32x32"], size))
+def test_other_head_dimensions(tile: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two threads touch the same shared memory without a barrier between, either."""
+    library = compile_on_cpu(VARIANTS["flagship"], tile, tmp_path, races=True)
+    D, dtype = tile["HEAD_DIM"], DTYPES[tile.get("BFLOAT16", 0)]
+    for seed, (S_q, S_kv) in enumerate([(17, 17), (65, 63), (1, 200), (130, 1), (193, 193)]):
+        monkeypatch.setenv("CUDA_ON_CPU_SEED", str(seed))
+        for causal in (False, True):
+            assert excess(library, (1, 4, S_q, D), (2, S_kv), dtype, causal, seed=seed) <= 1, (S_q, S_kv)
+    assert excess(library, (1, 1, 70, D), (1, 150), dtype, scale=-2.0) <= 1
 
 
 @pytest.mark.full
@@ -131,7 +159,16 @@ def test_a_negative_scale_and_large_scores(library: ctypes.CDLL) -> None:
 def test_no_heads_of_keys_that_do_not_divide_the_queries(library: ctypes.CDLL) -> None:
     args = Args(B=1, H=3, H_kv=2, S_q=1, S_kv=1, D=64, scale=1.0)
     assert library.flashcore_forward(args) == 1
-    args = Args(B=1, H=2, S_q=1, S_kv=1, D=96, scale=1.0)
+    args = Args(B=1, H=2, S_q=1, S_kv=1, D=112, scale=1.0)
+    assert library.flashcore_forward(args) == 1
+
+
+@pytest.mark.parametrize("library", [in_one_worker(CONFIGURATIONS[1])], indirect=True)
+def test_a_tiling_without_masks_refuses_them(library: ctypes.CDLL) -> None:
+    mask = torch.ones(1, dtype=torch.bool)
+    args = Args(B=1, H=1, S_q=1, S_kv=2, D=64, scale=1.0, causal=LOWER_RIGHT)
+    assert library.flashcore_forward(args) == 1
+    args = Args(B=1, H=1, S_q=1, S_kv=1, D=64, scale=1.0, mask=mask.data_ptr())
     assert library.flashcore_forward(args) == 1
 
 

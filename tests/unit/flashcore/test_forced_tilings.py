@@ -13,7 +13,8 @@ import torch
 from flashcore import forced, registry, sanitize
 from flashcore.build import Built, build
 from flashcore.errors import LaunchFailed
-from flashcore.forced import LOWER_RIGHT, Case
+from flashcore.extras import LOWER_RIGHT
+from flashcore.forced import Case
 from flashcore.inputs import MASKS
 from flashcore.launch import Kernel
 from flashcore.library import Args, Strides

@@ -25,6 +25,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return compile_on_cpu(INT8, {"TILE_M": 64}, tmp_path_factory.mktemp("int8"))
 
 
+@pytest.mark.full
 def test_right_with_what_is_kept_in_shared_memory_on_an_l4(tmp_path: Path) -> None:
     on_an_l4 = compile_on_cpu(INT8, {"TILE_M": 64}, tmp_path, arch=890)
     for D in (64, 128):

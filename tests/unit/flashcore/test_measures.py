@@ -256,3 +256,11 @@ def test_the_export_answers_the_users_jq_paths() -> None:
     assert export["results"]["mission"]["pytorch"]["p50"] == 20.0
     assert export["config"] == {"B": 1, "H": 8, "S": 512, "D": 64}
     assert export["speedup"] == 0.5
+
+
+def test_the_parts_of_large_inputs_are_never_the_same_numbers_at_the_same_places() -> None:
+    for _ in range(20):
+        chosen = sampling.pieces(300)
+        assert all(0 <= piece < sampling.PIECES for piece in chosen)
+        near = [chosen[first : first + 100] for first in range(200)]
+        assert min(abs(a - b) for some in near for a in some[:1] for b in some[1:]) >= sampling.APART > 256

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.hosts import hosts
+from orchestrator.hosts.claims import with_members
 from orchestrator.hosts.hosts import Row
-from orchestrator.hosts.places import with_members
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
 

@@ -1,5 +1,7 @@
 """Words that reach a host's shell, and text of a host that reaches a terminal."""
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 import sys

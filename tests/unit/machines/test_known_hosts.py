@@ -1,11 +1,13 @@
 """known_hosts as sshd(8) describes it, against files that OpenSSH's own ssh-keygen writes."""
 
+from __future__ import annotations
+
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from orchestrator.machines.connect.ssh import known_hosts
+from orchestrator.machines.connect.ssh import config as known_hosts
 from tests.support.sshd import generate_key
 
 

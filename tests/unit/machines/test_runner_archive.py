@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.machines.connect import host_program as runner_archive
-from orchestrator.machines.connect.host_program import build_runner
+from orchestrator.machines.connect import bootstrap as runner_archive
+from orchestrator.machines.connect.bootstrap import build_runner
 from tests.integration.host_program.agent_client import host_python
 
 

@@ -1,5 +1,7 @@
 """What a host name means: ssh_config files, resolved as OpenSSH resolves them."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 from typing import Any

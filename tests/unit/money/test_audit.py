@@ -21,7 +21,7 @@ from orchestrator.money.audit import (
     rate_of,
     start_of,
 )
-from orchestrator.money.prices.storage import of_a_stopped_machine
+from orchestrator.money.prices.machine import of_a_stopped_machine
 from tests.support.budgets import listed
 
 NOW = 1_800_000_000.0

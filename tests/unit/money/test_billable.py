@@ -16,9 +16,19 @@ from orchestrator.base.errors import CloudError
 from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
 from orchestrator.machines.targets import SANDBOX_PROJECT, GcpTarget
 from orchestrator.money import totals as sums
-from orchestrator.money.billable import ResourceRecord, ended, histories, news, standing_lines
+from orchestrator.money.billable import (
+    ResourceRecord,
+    ended,
+    histories,
+    is_ours,
+    news,
+    of_machine,
+    of_resource,
+    standing_lines,
+    target_of,
+)
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.prices.storage import is_ours, monthly_usd, of_machine, of_resource, target_of
+from orchestrator.money.prices.machine import monthly_usd
 from orchestrator.money.usage_recorder import ResourceRecorder, is_emulated
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.spending import book_in

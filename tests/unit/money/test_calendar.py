@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.money.calendar import days, start_of_day, start_of_month
 from orchestrator.money.caps import Budget
+from orchestrator.money.totals import days, start_of_day, start_of_month
 
 ZONES = ["UTC", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Australia/Lord_Howe", "Asia/Kolkata"]
 

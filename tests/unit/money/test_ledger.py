@@ -306,7 +306,9 @@ def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts,
     found = account(words[0], True, books.spans(words), lines, lines)
     if words[-1].stopped is not None:
         assert (found.cloud_usd, found.ledger_usd) == (pytest.approx(bill, abs=1e-6), pytest.approx(bill, abs=1e-6))
-        assert found.used_s + sum(line.seconds for line in lines if not line.run_id) == pytest.approx(found.cloud_s)
+        assert sum(time.used_s for time in found.times) + sum(
+            line.seconds for line in lines if not line.run_id
+        ) == pytest.approx(found.cloud_s)
 
 
 @given(uses=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 600)), max_size=8), length=st.integers(60, 20_000))

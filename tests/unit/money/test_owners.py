@@ -15,7 +15,7 @@ from orchestrator.money import firings
 from orchestrator.money.book import NAME
 from orchestrator.money.caps import FENCE_LATENESS_S, fenced_worst_case_usd
 from orchestrator.money.ledger import UsageRecord
-from orchestrator.runs.cost import spending
+from orchestrator.money.reservations import SURELY_OFF_S
 from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations, settle_run
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from tests.support.budgets import listed
@@ -294,8 +294,8 @@ def seen(**changes: Any) -> UsageRecord:
         ([seen()], 9e6, True),
         ([seen(stopped=STARTED + 600)], 0, False),
         ([seen(fence=DEADLINE)], 7000, True),
-        ([seen(fence=DEADLINE)], 7200 + FENCE_LATENESS_S + spending.SURELY_OFF_S - 1, True),
-        ([seen(fence=DEADLINE)], 7200 + FENCE_LATENESS_S + spending.SURELY_OFF_S + 1, False),
+        ([seen(fence=DEADLINE)], 7200 + FENCE_LATENESS_S + SURELY_OFF_S - 1, True),
+        ([seen(fence=DEADLINE)], 7200 + FENCE_LATENESS_S + SURELY_OFF_S + 1, False),
         ([seen(), seen(started=STARTED + 900)], 0, False),  # it was started again: that is another start
         ([seen(instance_id="8", stopped=STARTED + 600)], 0, True),  # another machine of its name
         ([seen(started=STARTED - 900, stopped=STARTED - 600)], 0, True),  # an earlier start's end

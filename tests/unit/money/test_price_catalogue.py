@@ -20,6 +20,8 @@ ROWS = {
     "Spot Preemptible G2 Instance Core running in Americas": ("Preemptible", "h", 0.014990),
     "Spot Preemptible G2 Instance Ram running in Americas": ("Preemptible", "GiBy.h", 0.001756),
     "Nvidia L4 GPU attached to Spot Preemptible VMs running in Americas": ("Preemptible", "h", 0.335900),
+    "E2 Instance Core running in Americas": ("OnDemand", "h", 0.02181159),
+    "E2 Instance Ram running in Americas": ("OnDemand", "GiBy.h", 0.00292353),
     "Balanced PD Capacity": ("OnDemand", "GiBy.mo", 0.10),
 }
 #: What must not be taken for one of them.
@@ -53,6 +55,9 @@ def test_what_it_does_not_say_is_taken_from_the_older_table_with_its_date() -> N
     for kind, usd, date in (("pd-balanced", 0.10, "2026-11-21"), ("pd-ssd", 0.17, "2026-08-20")):
         price = made.disk(kind, "us-east1")
         assert (price.usd, price.date) == (usd, date)
+    e2, spot_e2 = (made.machine("e2-standard-4", "us-east1", model) for model in ("on_demand", "spot"))
+    assert (e2.usd, e2.date) == (pytest.approx(0.13402284, abs=1e-6), "2026-11-21")
+    assert (spot_e2.usd, spot_e2.date) == (0.080424, "2026-08-20")
     elsewhere = made.machine("g2-standard-4", "europe-west4")
     assert elsewhere.date == "2026-08-20"
     assert made.region_names() == sorted(LIST_PRICES.regions)

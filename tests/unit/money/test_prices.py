@@ -16,7 +16,7 @@ from orchestrator.money.caps import Budget
 from orchestrator.money.prices import rates
 from orchestrator.money.prices.machine import machine_price, spot_preview
 from orchestrator.money.prices.rates import hourly_plan, old_prices, price_age, usd_per_hour
-from orchestrator.money.prices.table import G2, PriceTable, Rates
+from orchestrator.money.prices.table import E2, G2, PriceTable, Rates
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from tests.support.budgets import listed
 
@@ -34,6 +34,8 @@ def gcp(**values: object) -> GcpTarget:
         ("g2-standard-48", "us-central1", 4.001665, 2.400272),
         ("g2-standard-4", "europe-west1", 0.778293, 0.433556),
         ("g2-standard-4", "us-east4", 0.704518, 0.34166),
+        ("e2-standard-4", "us-central1", 0.13402284, 0.080424),
+        ("e2-standard-8", "us-west4", 0.30188328, 0.03808),
     ],
 )
 def test_the_list_prices_are_those_of_the_source(machine_type: str, region: str, on_demand: float, spot: float) -> None:
@@ -41,14 +43,14 @@ def test_the_list_prices_are_those_of_the_source(machine_type: str, region: str,
         price = LIST_PRICES.machine(machine_type, region, model)  # type: ignore[arg-type]
         assert price.usd == pytest.approx(usd, abs=2e-6)
         assert price.date == "2026-08-20"
-        assert price.how == ("derived" if machine_type == "g2-standard-48" else "list")
+        assert price.how == ("derived" if machine_type in ("g2-standard-48", "e2-standard-8") else "list")
 
 
 def test_every_region_has_all_sizes_and_spot_is_the_cheaper_one() -> None:
     assert len(LIST_PRICES.regions) == 18
     for region in LIST_PRICES.regions:
         rows = list(LIST_PRICES.machines(region))
-        assert [name for name, _, _ in rows] == list(G2)
+        assert [name for name, _, _ in rows] == [*G2, *E2]
         assert all(0 < spot.usd < on_demand.usd for _, on_demand, spot in rows)
         assert LIST_PRICES.disk("pd-balanced", region) is not None
         assert LIST_PRICES.disk("hyperdisk-balanced", region) is None  # its parts are priced apart

@@ -12,8 +12,8 @@ from orchestrator.base.errors import DiskError
 from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.book import SpendingBook
-from orchestrator.money.recording_clouds import RecordingClouds
 from orchestrator.money.usage_recorder import UsageRecorder, usage_of
+from orchestrator.providers.registry import RecordingClouds
 from tests.support.budgets import listed
 from tests.support.small_disk import largest_file
 from tests.support.spending import book_in

@@ -12,8 +12,8 @@ import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.probe import container
-from fcctl_remote.probe.needs import check_needs
+from fcctl_remote.probe import docker
+from fcctl_remote.probe.host import check_needs
 from fcctl_remote.run import environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ folder = here[here.index("--workdir") + 1]
 assert f"{{folder}}:{{folder}}" in mounts, mounts
 os.chdir(folder)
 environment = {{name: os.environ[name] for name in ("NVCC_APPEND_FLAGS",) if name in here}}
-os.execve(NVCC, ["nvcc", *after], {{"PATH": "/usr/bin:/bin", **environment}})
+os.execve(NVCC, [NVCC, *after], {{"PATH": "/usr/bin:/bin", **environment}})
 """
 
 
@@ -64,7 +64,7 @@ def step_environment(
     layout = Layout(str(root))
     run = layout.run("20261125t120000z-compile-l4-abcdef")
     Path(run.folder).mkdir(parents=True)
-    plan = wire.RunPlan(run.run_id, "compile", "controller", "w", "0" * 64, [], env={container.IMAGE: image})
+    plan = wire.RunPlan(run.run_id, "compile", "controller", "w", "0" * 64, [], env={docker.IMAGE: image})
     runner = [sys.executable, "-m", "fcctl_remote"]
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "remote"))
     return environment.for_run(layout, run, plan, runner, warnings.append), warnings
@@ -116,7 +116,7 @@ def test_only_folders_that_the_arguments_name_are_mounted(tmp_path: Path) -> Non
         "-I/usr/include", "-DX=a/b", "relative/a.cu", "-Xcompiler", "-I/nowhere", "/",
     ]  # fmt: skip
     env = {"FCCTL_RUN_DIR": str(tmp_path / "run"), "NVCC_APPEND_FLAGS": "-g", "HOME": "/root"}
-    argv = container.command("/bin/podman", IMAGE, arguments, env, str(work))
+    argv = docker.nvcc_command("/bin/podman", IMAGE, arguments, env, str(work))
     mounts = [argv[i + 1] for i, word in enumerate(argv) if word == "--volume"]
     written = [f"{tmp_path}/{name}:{tmp_path}/{name}" for name in ("out", "run", "work")]
     assert mounts == [*written, f"{tmp_path}/include:{tmp_path}/include:ro"]

@@ -1,5 +1,7 @@
 """The gate language: what it accepts, what it decides, and that nothing undecidable ever passes."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Properties of the gate language, over generated expressions and documents."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -36,6 +36,9 @@ def printed(folder: Path, name: str, text: str, *argv: str, **env: str) -> str:
         ("int main() {}\n", ("-arch=sm_89",), "extra_cuda_cflags"),
         ("void launch();\nint main() { launch(); }\n", (), "name each .cpp and .cu file"),
         ("int main() {}\n", ("-lno_such_library",), "development package"),
+        ("int main() {}\n", ("-o", "bin/a"), "mkdir -p FOLDER"),
+        ("int main() {}\n", ("-c", "-o", "bin/a.o"), "mkdir -p FOLDER"),
+        ('#include "cublas_v2.h"\n', (), "development package"),
     ],
 )
 def test_a_cxx_compiler(tmp_path: Path, text: str, options: tuple[str, ...], cure: str, locale: str) -> None:
@@ -68,6 +71,7 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
         ("torch._C._LinkerError: could not link", "name each .cpp and .cu file"),
         ("a.cpp:2:16: error: expected expression\nint main() { k<<<1, 2>>>(3); }", "into a .cu file"),  # clang
         ("fatal: unable to access 'https://github.com/a/b.git/': Could not resolve host: github.com", "no network"),
+        ("CMake Error at a:1 (find_package):\n  Could not find a package configuration", "development package"),
         ("OSError: CUDA_HOME environment variable is not set. Please set it", "torch is one for the CPU"),
     ],
 )

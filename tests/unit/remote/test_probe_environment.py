@@ -1,5 +1,7 @@
 """The environment of a step: completed where PATH lacks CUDA, cached, and the same when applied twice."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from fcctl_remote.base import programs
-from fcctl_remote.probe import cuda, environment, gpu, host, needs, pythons
+from fcctl_remote.probe import environment, gpu, host, pythons
 from fcctl_remote.wire import Needs
 from tests.support.scripts import script
 
@@ -53,7 +55,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
 
 def hide_other_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine whose PATH folders hold no CUDA: /usr/bin may, here."""
-    monkeypatch.setattr(cuda, "which", lambda name, env: None if name in ("nvcc", "ncu") else programs.which(name, env))
+    monkeypatch.setattr(gpu, "which", lambda name, env: None if name in ("nvcc", "ncu") else programs.which(name, env))
 
 
 def test_cuda_off_path_is_found(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +154,7 @@ def test_facts_are_found_anew_when_something_changed(
     elif change == "smi":
         nvidia_smi(tmp_path / "bin", L4_ROW.replace("NVIDIA L4", "NVIDIA H100").replace(" 8.9,", " 9.0,"))
     elif change == "path":
-        machine["PATH"] = "/bin:" + machine["PATH"]
+        machine["PATH"] = f"{tmp_path}/other:{machine['PATH']}"
     elif change == "boot":
         monkeypatch.setattr(environment, "boot_id", lambda: "another")
     else:
@@ -198,7 +200,8 @@ def venv_with_torch(folder: Path, cuda_version: str | None) -> Path:
 
 @pytest.fixture
 def only_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python that runs the tests is no candidate: its own torch may be one for CUDA."""
+    """The Python that runs the tests and this machine's others are no candidates: their torch may be one for CUDA."""
+    monkeypatch.setattr(pythons, "_FOLDERS", tuple(folder for folder in pythons._FOLDERS if folder[0] == "~"))
     monkeypatch.setattr(pythons, "sys", SimpleNamespace(executable="/nonexistent/python3"))
 
 
@@ -319,26 +322,29 @@ def test_needs(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("mytool", "c++"):
         script(tmp_path / "bin" / name, "exit 0\n")
     env = {**machine, "PATH": f"{tmp_path}/bin"}
-    assert needs.check_needs(Needs(), env) is None
-    assert needs.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
+    assert host.check_needs(Needs(), env) is None
+    assert host.check_needs(Needs(tools=["bazel"]), env) == (
+        "this machine has no bazel", "install Bazelisk as bazel: https://bazel.build/install/bazelisk"
+    )  # fmt: skip
+    assert host.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
     for tool, says in [("nvcc", "cuda-toolkit"), ("ncu", "Nsight Compute"), ("doxygen", "apt install doxygen")]:
-        unmet = needs.check_needs(Needs(tools=["mytool", tool]), env)
+        unmet = host.check_needs(Needs(tools=["mytool", tool]), env)
         assert tool in unmet[0]
         assert says in unmet[1]
     for wanted, met in [("8.0", True), ("8.10", False), ("9.0", False), ("10.0", False), ("nine", False)]:
-        assert (needs.check_needs(Needs(compute_capability=wanted), env) is None) is met
+        assert (host.check_needs(Needs(compute_capability=wanted), env) is None) is met
 
 
 def test_needs_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_SMI", ())
+    monkeypatch.setattr(gpu, "_SMI", ())
     env = {"PATH": str(tmp_path)}
     monkeypatch.setattr(gpu, "visible", lambda: False)
-    assert needs.check_needs(Needs(gpu=True), env) == (
+    assert host.check_needs(Needs(gpu=True), env) == (
         "this machine has no NVIDIA GPU",
         "choose a GPU target: --on NAME",
     )
     monkeypatch.setattr(gpu, "visible", lambda: True)
-    unmet = needs.check_needs(Needs(gpu=True), env)
+    unmet = host.check_needs(Needs(gpu=True), env)
     assert "cannot be used" in unmet[0]
 
 
@@ -346,8 +352,8 @@ def test_needs_torch_asks_the_chosen_python(tmp_path: Path) -> None:
     python = venv_with_torch(tmp_path / "venv", None)
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    assert needs.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(python), "PATH": "/bin"}) is None
-    unmet = needs.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(bare / "bin" / "python3"), "PATH": "/bin"})
+    assert host.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(python), "PATH": "/bin"}) is None
+    unmet = host.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(bare / "bin" / "python3"), "PATH": "/bin"})
     assert "no torch" in unmet[0]
 
 

@@ -1,5 +1,7 @@
 """What preflight finds, says and returns."""
 
+from __future__ import annotations
+
 import copy
 import json
 import os
@@ -13,7 +15,7 @@ import pytest
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import hostfacts
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.probe import checks, command, document
+from fcctl_remote.probe import checks, document
 from tests.support.scripts import script
 
 #: What the probe of an L4 in order is expected to find; put together by hand, not recorded on one.
@@ -163,9 +165,9 @@ def report(status: str, message: str = "m") -> dict[str, Any]:
     ],
 )
 def test_render_and_exit_code(status: str, code: int, counts: str, last: str) -> None:
-    text = command.render(report(status))
+    text = document.render(report(status))
     lines = text.splitlines()
-    assert command.exit_code(report(status)) == code
+    assert document.exit_code(report(status)) == code
     assert lines[-2] == counts
     assert lines[-1].startswith(last)
     assert text.index("GPU Hardware") < text.index("CUDA Toolkit") < text.index("Summary")
@@ -174,9 +176,9 @@ def test_render_and_exit_code(status: str, code: int, counts: str, last: str) ->
 
 def test_render_color_and_control_characters() -> None:
     hostile = report("warn", "nvcc\x1b]0;title\x07\nnext\r\x9b31m")
-    plain = command.render(hostile)
+    plain = document.render(hostile)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", plain)
-    colored = command.render(hostile, color=True)
+    colored = document.render(hostile, color=True)
     assert "\x1b[33m[WARN]\x1b[0m" in colored
     assert re.sub(r"\x1b\[[0-9]*m", "", colored) == plain
 
@@ -187,18 +189,18 @@ def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FCCTL_PYTHON", sys.executable)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    code = command.main(["--json", "--out", str(tmp_path / "out"), "--require", "none"])
+    code = document.main(["--json", "--out", str(tmp_path / "out"), "--require", "none"])
     shown = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "out" / "environment.json").read_text())
     assert shown == written
     assert "hunter2" not in json.dumps(written)
     assert written["kind"] == "environment"
     assert {"gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "boot_id", "env", "resolved_env"} <= set(written)
-    assert code == command.exit_code(written) == {"pass": 0, "warn": 1, "fail": 2}[written["summary"]["status"]]
+    assert code == document.exit_code(written) == {"pass": 0, "warn": 1, "fail": 2}[written["summary"]["status"]]
     assert written["cpu"]["cores"] >= 1
     assert written["tools"]["bash"]
     assert os.listdir(tmp_path / "out") == ["environment.json"]
-    text = command.render(written)
+    text = document.render(written)
     assert all(section in text for section in checks.SECTIONS)
 
 
@@ -206,14 +208,14 @@ def test_out_that_cannot_be_written_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("fcctl_remote.probe.command.collect", lambda require: report("pass"))
-    assert command.main(["--out", str(tmp_path / "file")]) == 2
+    monkeypatch.setattr("fcctl_remote.probe.document.collect", lambda require: report("pass"))
+    assert document.main(["--out", str(tmp_path / "file")]) == 2
     assert "cannot write" in capsys.readouterr().err
 
 
 def test_unknown_option_is_a_usage_error() -> None:
     with pytest.raises(SystemExit) as caught:
-        command.main(["--require", "tpu"])
+        document.main(["--require", "tpu"])
     assert caught.value.code == 2
 
 
@@ -226,7 +228,7 @@ def test_the_targets_env_counts_as_it_does_in_a_step(layout: Layout, monkeypatch
         return {"summary": {"status": "warn"}}
 
     monkeypatch.setattr(document, "collect", collect)
-    monkeypatch.setattr(command, "render", lambda _document: "all is well")
+    monkeypatch.setattr(document, "render", lambda _document: "all is well")
     monkeypatch.setenv("FCCTL_PYTHON", "/usr/bin/python3")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     calls = Calls(layout, [], "")
@@ -251,7 +253,7 @@ def test_an_emulated_machine_has_boots_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 # ------------------------------------------------------------------------------------------------ remembered
 def probed(root: Path, out: Path, *words: str) -> tuple[int, float]:
-    code = command.main(["--out", str(out), "--require", "none", *words], str(root))
+    code = document.main(["--out", str(out), "--require", "none", *words], str(root))
     return code, json.loads((out / "environment.json").read_text())["time"]
 
 
@@ -264,7 +266,7 @@ def test_what_was_found_is_remembered_until_a_file_or_a_variable_changes(
         found.append(require)
         return {**report("warn"), "require": require, "time": float(len(found))}
 
-    monkeypatch.setattr("fcctl_remote.probe.command.collect", collect)
+    monkeypatch.setattr("fcctl_remote.probe.document.collect", collect)
     monkeypatch.setenv("FCCTL_EMULATOR_BOOT_ID", "1")
     python = script(tmp_path / "python", f'exec {sys.executable} "$@"')
     monkeypatch.setenv("FCCTL_PYTHON", str(python))
@@ -283,6 +285,7 @@ def test_what_was_found_is_remembered_until_a_file_or_a_variable_changes(
 def test_a_failure_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for status, code in (("fail", 2), ("pass", 0)):
         monkeypatch.setattr(
-            "fcctl_remote.probe.command.collect", lambda require, s=status: {**report(s), "require": require, "time": 1}
+            "fcctl_remote.probe.document.collect",
+            lambda require, s=status: {**report(s), "require": require, "time": 1},
         )
-        assert command.main(["--out", str(tmp_path / "out"), "--once"], str(tmp_path)) == code
+        assert document.main(["--out", str(tmp_path / "out"), "--once"], str(tmp_path)) == code

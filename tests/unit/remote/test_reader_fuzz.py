@@ -1,5 +1,7 @@
 """Hostile files: a reader answers with a document that is strict JSON, or with ReaderError, and nothing else."""
 
+from __future__ import annotations
+
 import json
 import random
 import tempfile

@@ -6,6 +6,8 @@ the kernel's release were replaced. Written by hand after the tools' formats are
 and 12, ncu's refusal, and the metrics.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -17,7 +19,8 @@ from typing import Any
 import pytest
 
 from fcctl_remote import readers
-from fcctl_remote.readers import ncu, timing
+from fcctl_remote.base.text import kernel_name
+from fcctl_remote.readers import ncu, source
 from fcctl_remote.readers.source import MAX_BYTES
 from tests.support.scripts import script
 
@@ -66,6 +69,21 @@ def test_ptxas_says_if_no_code_is_for_the_machine_s_gpu(arch: str, lacking: str 
     environment = {"FCCTL_CUDA_ARCH": arch} if arch else {}
     document = readers.read("ptxas", str(FIXTURES / "ptxas/three_archs.log"), environment)
     assert document.get("no_code_for") == lacking
+
+
+@pytest.mark.parametrize(
+    ("by_cuda", "by_gnu"),
+    [
+        ("fc::tile<(int)64, (bool)1, (unsigned int)4>", "fc::tile<64, true, 4u>"),
+        ("k<cute::tuple<cute::C<(int)128>, cute::C<(int)64>>>", "k<cute::tuple<cute::C<128>, cute::C<64> > >"),
+        ("<unnamed>::f<(unsigned long)3, (char)97>", "(anonymous namespace)::f<3ul, (char)97>"),
+        ("g<(Mode)1, (bool)0, (long)-5>", "g<(Mode)1, false, -5l>"),
+        ("axpy", "axpy"),
+    ],
+)
+def test_a_kernel_has_one_name_whichever_program_demangled_it(by_cuda: str, by_gnu: str) -> None:
+    assert kernel_name(by_cuda) == kernel_name(by_gnu)
+    assert "(int)" not in kernel_name(by_cuda)
 
 
 def test_ptxas_spills_stack_and_the_spills_of_a_function_that_is_no_kernel() -> None:
@@ -307,7 +325,7 @@ def test_nvbench_json() -> None:
 def test_statistics_agree_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     samples = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(257)]
-    stats = timing.statistics_us(samples)
+    stats = source.statistics_us(samples)
     for key, quantile in (("p50", 50), ("p90", 90), ("p99", 99)):
         assert stats[key] == pytest.approx(float(numpy.percentile(samples, quantile)))
     assert stats["stddev"] == pytest.approx(float(numpy.std(samples, ddof=1)))
@@ -498,6 +516,48 @@ CUTLASS = """\
 Problem,Provider,OperationKind,Operation,Disposition,Status,m,n,k,Flops,Flops/Byte,Runtime,GB/s,GFLOPs
 1,CUTLASS,gemm,cutlass_simt_sgemm_128x128_8x2_nn_align1,passed,success,3456,4096,4096,11599242,643,6.73655,24.9,17218.4
 """
+#: As they are printed by: nvbench, torch.utils.benchmark's Compare, FlagGems, mixbench, CUDA's sample of bandwidth,
+#: flash-attention's benchmark, hyperfine, Google's benchmark, a program that burns a GPU.
+NVBENCH = """\
+| Elements | T{ct} | Samples |  CPU Time  | Noise |  GPU Time  | GlobalMem BW | BWUtil |
+|----------|-------|---------|------------|-------|------------|--------------|--------|
+|  2^16    |  I32  |  1024x  |  12.345 us | 3.10% |   5.120 us | 102.400 GB/s | 34.13% |
+"""
+COMPARED = """\
+[------------- attention ------------]
+               |  eager  |  compiled
+1 threads: ---------------------------
+      1024     |   12.3  |    8.1
+      2048     |         |   28.1
+
+Times are in milliseconds (ms).
+"""
+GEMS = """\
+Status       Torch Latency (ms)    Gems Latency (ms)    Gems Speedup    Size Detail
+-----------------------------------------------------------------------------------------------
+SUCCESS               0.006            0.007               0.857          [torch.Size([1024, 1024])]
+"""
+MIXED = """\
+------------------------------------------------- CSV data -------------------------------------------------
+Experiment ID, Single ops,,,,              Integer operations,,,
+Compute iters, Flops/byte, ex.time,  GFLOPS, GB/sec, Iops/byte, ex.time,   GIOPS, GB/sec
+            0,      0.250,    0.21,  260.10,1040.40,     0.250,    0.21,   260.0, 1040.1
+------------------------------------------------------------------------------------------------------------
+"""
+BANDWIDTH = """\
+ Host to Device Bandwidth, 1 Device(s)
+   Transfer Size (Bytes)\tBandwidth(GB/s)
+   32000000\t\t\t25.3
+
+ Device to Host Bandwidth, 1 Device(s)
+   Transfer Size (Bytes)\tBandwidth(GB/s)
+   32000000\t\t\t26.1
+"""
+CAUSAL = "".join(f"### causal={c}, D=64 ###\nfwd: {x} TFLOPs/s\n" for c, x in ((False, 140.5), (True, 110.5)))
+RUNS = "Benchmark 1: ./a\n  Time:  12.3 ms\nBenchmark 2: ./b\n  Time:  22.3 ms\n"
+GOOGLE = "reduce/1024        1234 ns         2230 ns       100000 bytes_per_second=3.5Gi/s\n"
+BURN = "10.0%  proc'd: 123 (12345 Gflop/s)   errors: 0\n100.0%  proc'd: 1234 (12345 Gflop/s)   errors: 0\n"
+HEX = "<object at 0x7f2b5c0a1d90>\nt: 3 us\n<object at 0x7f2b5c0a1e90>\nt: 4 us\n"
 SIZE = "size=1024 count=256 float sum root=-1"
 PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
 
@@ -527,6 +587,20 @@ PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 409
              "sgemm Total Time": [2345.678], "sgemm Avg": [0.2345]},
         ),
         (CUTLASS, {f"{PROBLEM} GB/s": 24.9, f"{PROBLEM} GFLOP/s": 17218.4}, None),
+        (NVBENCH, {"2^16 I32 GlobalMem BW GB/s": 102.4}, {"2^16 I32 CPU Time": [12.345], "2^16 I32 GPU Time": [5.12]}),
+        (COMPARED, None, {f"attention 1 threads {name}": [time] for name, time in
+                          {"1024 eager": 12300.0, "1024 compiled": 8100.0, "2048 compiled": 28100.0}.items()}),
+        (GEMS, None, {f"torch.Size([1024, 1024])] {what} Latency": [time] for what, time in
+                      {"Torch": 6.0, "Gems": 7.0}.items()}),
+        (MIXED, {f"Compute iters=0 {what}": rate for what, rate in
+                 {"GFLOP/s": 260.1, "GB/s": 1040.4, "2 GB/s": 1040.1}.items()}, None),
+        (BANDWIDTH, {f"{way} Bandwidth, 1 Device(s) Transfer Size (Bytes)=32000000 Bandwidth GB/s": rate
+                     for way, rate in {"Host to Device": 25.3, "Device to Host": 26.1}.items()}, None),
+        (CAUSAL, {f"### causal={c}, D=64 ### fwd GFLOP/s": x for c, x in ((False, 140500.0), (True, 110500.0))}, None),
+        (RUNS, None, {"Benchmark 1: ./a Time": [12300.0], "Benchmark 2: ./b Time": [22300.0]}),
+        (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
+        (BURN, {"proc'd GFLOP/s": 12345.0}, None),
+        (HEX, None, {"t": [3.0, 4.0]}),
         ("All\nLatency (us)\n  one  2.5\n  two: 3.5\n  three 4\nAll\n  8.5\n", None, {"one": [2.5], "two": [3.5]}),
     ],
 )  # fmt: skip
@@ -563,7 +637,7 @@ def test_a_line_that_leads_nowhere_costs_no_time(written: Written) -> None:
 # ------------------------------------------------------------------------------------------------ files
 PYTEST_XML = (FIXTURES / "junit/pytest.xml").read_text()
 NCU_CSV = (FIXTURES / "ncu/h100_raw.csv").read_text()
-DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+DEEP = '{"a":' * 200_000 + "1" + "}" * 200_000
 REFUSED = [
     ("ptxas", "ptxas error   : Entry function 'k' uses too much shared data (0x1 bytes)\n", "too much shared data"),
     ("ncu", NCU_CSV.replace('"72.090402"', '"65,77"'), "not a number in the C locale"),

@@ -14,7 +14,7 @@ from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.headlines import headlines
 from orchestrator.results.look import chosen, named
 from orchestrator.results.records import SourceRecord
-from orchestrator.results.store.schema import Search
+from orchestrator.results.store.rows import Search
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Grid, plain
 from orchestrator.views.tables.compare import all_blocks, forest, headline

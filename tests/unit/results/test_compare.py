@@ -12,9 +12,9 @@ from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.compare.fail_on import FailOn, failures, parse
 from orchestrator.results.compare.rows import GpuActivity, Machine, Row, rows_of
 from orchestrator.results.compare.verdicts import Comparison, Options, compare
-from orchestrator.results.measurement import Measurement
 from orchestrator.results.statistics.effect import Spread
 from orchestrator.results.store.store import FileStore
+from orchestrator.results.timings import Measurement
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
 HOST = {"gpu": {"name": "NVIDIA L4", "driver": "550.54.15", "present": True, "power_limit_w": 72.0}}

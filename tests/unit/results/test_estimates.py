@@ -13,8 +13,8 @@ import pytest
 from scipy import stats as scipy_stats
 
 from fcctl_remote.base import estimates
-from fcctl_remote.readers.timing import statistics_us
-from fcctl_tune.search import interval
+from fcctl_remote.readers.source import statistics_us
+from fcctl_tune.engine import final
 from flashcore import stats as flashcore_stats
 from orchestrator.results.statistics.effect import Launch
 
@@ -35,7 +35,7 @@ def test_two_blocks_are_stretched_by_what_two_values_are_worth() -> None:
     assert estimates.stretch(2) == pytest.approx(12.706 / 1.960 * math.sqrt(2), rel=1e-3)
     assert estimates.stretch(10, 0.2) == pytest.approx(2.571 / 1.960 * math.sqrt(10 / 9), rel=1e-3)
     assert estimates.stretch(1000) == pytest.approx(1.0, abs=0.003)
-    found = interval.ratio([[0.0, 0.02]])
+    found = final.ratio_of([[0.0, 0.02]])
     assert found["ci_high"] / found["ratio"] == pytest.approx(math.exp(0.01 * estimates.stretch(2)), rel=0.01)
 
 

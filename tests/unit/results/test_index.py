@@ -283,11 +283,11 @@ def test_a_run_completed_while_the_folders_are_listed_is_not_lost(
 
 
 def test_the_lists_of_a_hundred_thousand_use_an_index(store: FileStore) -> None:
-    from orchestrator.results.store import schema
+    from orchestrator.results.store import rows
 
     completed(store)
     with sqlite3.connect(store.root / "index.sqlite") as db:
         for where in ([], ["job"], ["target"], ["status"]):
-            plan = db.execute("EXPLAIN QUERY PLAN " + schema.select(where, limited=True), [*where, 20]).fetchall()
+            plan = db.execute("EXPLAIN QUERY PLAN " + rows.select(where, limited=True), [*where, 20]).fetchall()
             assert "USING INDEX" in plan[0][3], plan
             assert not any("TEMP B-TREE" in row[3] for row in plan), plan

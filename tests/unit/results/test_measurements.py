@@ -17,8 +17,8 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.base.json_text import Budget, resident_bytes
 from orchestrator.results import documents
+from orchestrator.results.store import rows
 from orchestrator.results.store import rows as store_rows
-from orchestrator.results.store import schema
 from orchestrator.results.store.store import FileStore
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
@@ -142,4 +142,4 @@ def test_the_oldest_store_is_read_and_rebuilt(tmp_path: Path) -> None:
     assert [m.p50 for m in store.measurements(benchmark="mission", variant="fused")] == [24.1, 25.9]
     assert any("another version" in note for note in notes)
     with closing(sqlite3.connect(root / "index.sqlite")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+        assert db.execute("PRAGMA user_version").fetchone() == (rows.VERSION,)

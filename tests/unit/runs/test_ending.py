@@ -11,11 +11,11 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import GateRecord, RunRecord, SourceRecord, StepRecord
-from orchestrator.results.store import schema
+from orchestrator.results.store import rows
 from orchestrator.results.store.rows import row_of
+from orchestrator.runs import notices
 from orchestrator.runs.ending import CLOCKS_DIFFER_S, from_outcome, stopped_under
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.notify import notices
 from tests.support import sample_run
 
 MISSING = "benchmark.speedup > 2"
@@ -72,9 +72,9 @@ def test_no_clock_or_duration_of_a_host_ends_a_run_or_costs_a_fortune(
     row = row_of(record)
     assert 0 <= row.duration_s <= 100 + CLOCKS_DIFFER_S
     with closing(sqlite3.connect(":memory:")) as db:
-        for statement in schema.CREATE:
+        for statement in rows.CREATE:
             db.execute(statement)
-        db.execute(schema.INSERT, schema.values(row))
+        db.execute(rows.INSERT, rows.values(row))
     assert RunRecord.model_validate_json(record.model_dump_json()) == record
 
 

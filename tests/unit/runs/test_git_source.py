@@ -1,5 +1,7 @@
 """The source as git sees it, on real repositories."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import os
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import ConfigError, ConflictError
-from orchestrator.runs.source import hashes as source_hashes
+from orchestrator.runs.source import api as source_hashes
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
 

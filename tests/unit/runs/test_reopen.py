@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.base.errors import ConflictError, FcctlError
-from orchestrator.base.lock import LOOK_S
+from orchestrator.base.journal import LOOK_S
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.reopen import attach, fetch, give_up, resumed

@@ -15,8 +15,7 @@ from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.firings import end, firing_id, start
 from orchestrator.schedules.due import Firing, Schedule
-from orchestrator.schedules.fire import STARTING_S, Scheduler
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import STARTING_S, FiringRecords, Scheduler
 from tests.support.spending import book_in
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
@@ -169,7 +168,7 @@ def test_how_a_firing_ended_is_recorded(
 def test_a_firing_beside_another_runs_nothing_and_costs_nothing(
     records: FiringRecords, spending: SpendingBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.schedules.firings._LOOKERS_S", 0.0)
+    monkeypatch.setattr("orchestrator.schedules.fire._LOOKERS_S", 0.0)
 
     def never(asked: Schedule, firing: str) -> Mapping[str, Any]:
         raise AssertionError(asked)

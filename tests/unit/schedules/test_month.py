@@ -16,8 +16,7 @@ from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.firings import firing_id, spent_in_month
 from orchestrator.schedules.due import Firing, Schedule
-from orchestrator.schedules.fire import Scheduler
-from orchestrator.schedules.firings import FiringRecords
+from orchestrator.schedules.fire import FiringRecords, Scheduler
 from tests.support.spending import book_in, reservation
 
 NOON, HOUR = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp(), 3600.0

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import ConfigError, FcctlError
-from orchestrator.schedules import launchd, os_scheduler
+from orchestrator.schedules import os_scheduler
 from orchestrator.schedules.due import Firing, Schedule
-from orchestrator.schedules.entry import Entry
 from orchestrator.schedules.fire import ScheduleStatus
+from orchestrator.schedules.os_scheduler import Entry
 
 
 class Tools:
@@ -159,7 +159,7 @@ def test_what_macos_refuses_to_what_launchd_starts(
     status = ScheduleStatus("nightly", Schedule(job="j", on="t", cron="@daily"), [], last, 0.0, False)
     assert os_scheduler.findings(workspace, lambda: [status]) == []  # nothing is installed
     os_scheduler.install("launchd", Entry.of(workspace))
-    launchd.log_path(Entry.of(workspace)).write_text(log)
+    os_scheduler.log_path(Entry.of(workspace)).write_text(log)
     found = os_scheduler.findings(workspace, lambda: [status])
     if finding is None:
         assert found == []
@@ -167,7 +167,7 @@ def test_what_macos_refuses_to_what_launchd_starts(
     (one,) = found
     assert finding in one.message
     assert fix.format(home=private_home) in (one.fix or "")
-    os.utime(launchd.log_path(Entry.of(workspace)), (1, 1))
+    os.utime(os_scheduler.log_path(Entry.of(workspace)), (1, 1))
     assert len(os_scheduler.findings(workspace, lambda: [status])) == (0 if log else 1)  # an old complaint is over
 
 

@@ -12,7 +12,7 @@ from fcctl_tune.workers.member import GAVE_UP, UNAVAILABLE
 from orchestrator.base.errors import HostFault, UsageError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SshTarget
 from orchestrator.runs.job.plan import make_plan
-from orchestrator.tune.fleet.rules import (
+from orchestrator.tune.fleet_rules import (
     HOST_LINE,
     MOST_HOSTS,
     PATIENCE_S,
@@ -21,8 +21,7 @@ from orchestrator.tune.fleet.rules import (
     machines,
     member_job,
 )
-from orchestrator.tune.job import COMMAND, SearchOptions, job_of
-from orchestrator.tune.search_file import SearchFile, parse
+from orchestrator.tune.search_file import COMMAND, SearchFile, SearchOptions, job_of, parse
 
 L4 = GcpTarget(name="l4", project="a-project", instance="vm", zones=["us-west1-c"])
 SAID: dict[str, Any] = {"schema": 1, "port": 8786, "tls": {"pem": "KEY"}, "token": "t"}

@@ -23,11 +23,10 @@ from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine.release import Releaser
 from orchestrator.runs.reopen import with_members
 from orchestrator.runs.resume_run import resume_run
-from orchestrator.tune.fleet import member as fleet_member
-from orchestrator.tune.fleet import plan as fleet_plan
-from orchestrator.tune.fleet import resume as fleet_resume
-from orchestrator.tune.fleet.member import Member, close_waiting
-from orchestrator.tune.fleet.plan import left_behind
+from orchestrator.tune import fleet_plan
+from orchestrator.tune import member as fleet_member
+from orchestrator.tune.fleet_plan import left_behind
+from orchestrator.tune.member import Member, close_waiting
 
 SEARCH, HELPER = (f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b")))
 STOPPED = MachineStopped("vm was preempted", how="preempted", status="preempted")
@@ -89,11 +88,11 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
             saved=SimpleNamespace(plan=SimpleNamespace(run_id=run_id), target=given[-1], worst_case_usd=1.0)
         )
 
-    monkeypatch.setattr(fleet_resume, "saved_plan", lambda *_: there)
-    monkeypatch.setattr(fleet_resume, "read_saved", lambda *_: saved)
-    monkeypatch.setattr(fleet_resume, "left_behind", lambda *_: {"b": [HELPER]})
-    monkeypatch.setattr(fleet_resume, "plan_member", anew)
-    resuming(monkeypatch, fleet_resume, None)
+    monkeypatch.setattr(fleet_plan, "saved_plan", lambda *_: there)
+    monkeypatch.setattr(fleet_plan, "read_saved", lambda *_: saved)
+    monkeypatch.setattr(fleet_plan, "left_behind", lambda *_: {"b": [HELPER]})
+    monkeypatch.setattr(fleet_plan, "plan_member", anew)
+    resuming(monkeypatch, fleet_plan, None)
     asked: list[float] = []
 
     def check_caps(_services: object, _budget: object, usd: float) -> None:
@@ -108,7 +107,7 @@ def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytes
     services: Any = SimpleNamespace(store=store, source=SimpleNamespace(read=lambda _: tree))
     place: Any = fleet_plan.FleetPlanner(None, "small", SimpleNamespace(holds_over_runs=True))  # type: ignore[arg-type]
     with pytest.raises(BudgetError):
-        fleet_resume.plans_of(services, place, SEARCH)
+        fleet_plan.plans_of(services, place, SEARCH)
     assert asked == [2.0], "what is there counts among the runs under way"
 
 
@@ -141,7 +140,7 @@ def test_a_helper_whose_machine_is_off_can_be_cancelled(monkeypatch: pytest.Monk
     resuming(monkeypatch, reopen, ends)
     helped: Any = SimpleNamespace(left_on=SimpleNamespace(had_by=lambda _: None))
     for fleet_of in (SEARCH, None):
-        monkeypatch.setattr(reopen, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of))
+        monkeypatch.setattr(reopen, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of, builds_for=None))
         if fleet_of is not None:
             assert reopen.cancel(helped, HELPER, reason="by the user")
             assert ends.made == ["not kept"]
@@ -227,10 +226,10 @@ def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
     def unreachable(**_: object) -> Any:
         raise HostUnreachable("no way in", reason="key", hint=cure)
 
-    resuming(monkeypatch, fleet_resume, SimpleNamespace(finish=unreachable))
+    resuming(monkeypatch, fleet_plan, SimpleNamespace(finish=unreachable))
     services: Any = SimpleNamespace(store=SimpleNamespace(is_complete=lambda _: False, journal_of=lambda _: []))
     with pytest.raises(LinkLost) as lost:
-        fleet_resume.continue_search(services, SEARCH, lambda _: None)
+        fleet_plan.continue_search(services, SEARCH, lambda _: None)
     hint = lost.value.hint or ""
     assert says in hint
     assert hint.endswith(f"fcctl tune --resume {SEARCH}")

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import SshTarget, Target
-from orchestrator.tune.fleet import tunnels as fleet_ways
-from orchestrator.tune.fleet.tunnels import LeaderTunnel, WorkerTunnel
+from orchestrator.tune import tunnels as fleet_ways
+from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel
 from tests.support.waiting import wait_for
 
 SEARCH, MEMBER, LATER = (f"20261121t08153{n}z-tune-box-3fa9c1" for n in range(3))

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from fcctl_tune.search import surrogate
+from fcctl_tune.search import optimizer
+from fcctl_tune.search.optimizer import expected_improvements
 from fcctl_tune.search.records import TrialRecord
 from fcctl_tune.search.space import Params, Space
-from fcctl_tune.search.surrogate import expected_improvements
 
 SPACE = Space.from_dict({"parameters": {"A": [1, 2, 4, 8], "B": ["row", "col", "tile"], "C": [False, True]}})
 ALL = [dict(one) for one in SPACE.all]
@@ -66,6 +66,6 @@ def test_one_trial_is_enough() -> None:
 
 
 def test_of_a_long_search_the_seed_draws_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surrogate, "MOST_TRIALS", 6)
+    monkeypatch.setattr(optimizer, "MODELLED_TRIALS", 6)
     known = [record(n, one, 1.0 + n % 5) for n, one in enumerate(ALL)]
     assert scores(known, ALL, seed=1) == scores(known, ALL, seed=1) != scores(known, ALL, seed=2)

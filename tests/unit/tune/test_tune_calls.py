@@ -14,8 +14,8 @@ import pytest
 from fcctl_tune.errors import SpecError, TuneError
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial.tasks import Built, TrialSpec
-from fcctl_tune.workers import calls
-from fcctl_tune.workers.calls import Calls
+from fcctl_tune.workers import cluster
+from fcctl_tune.workers.cluster import Calls
 from fcctl_tune.workers.hosts import CallFailed
 
 TRIAL_SPEC = TrialSpec.of(
@@ -88,16 +88,16 @@ def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
 
     naps: list[float] = []
     monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
-    monkeypatch.setattr(calls, "time", SimpleNamespace(sleep=naps.append))
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(sleep=naps.append))
     own = {"cwd": "/here", "folder": "/here/own", "source": "our source"}
     if elsewhere:
-        monkeypatch.setenv(calls.MEMBER, json.dumps({"folders": own}))
-    calls.carry_out("build-1", build, TRIAL_SPEC)
+        monkeypatch.setenv(cluster.MEMBER, json.dumps({"folders": own}))
+    cluster.carry_out("build-1", build, TRIAL_SPEC)
     assert used == [replace(TRIAL_SPEC, **own) if elsewhere else TRIAL_SPEC]
     assert len(naps) == waits
     ((topic, event),) = told
     outcome = pickle.loads(event["outcome"])
-    assert (topic, event["call"], outcome) == (calls.TOPIC, "build-1", Built("build_failed", state))
+    assert (topic, event["call"], outcome) == (cluster.TOPIC, "build-1", Built("build_failed", state))
 
 
 @pytest.mark.parametrize("error", [SpecError("space", "no JSON"), TuneError("no", "do"), ValueError("x")])
@@ -108,7 +108,7 @@ def test_an_error_of_a_call_arrives_with_its_hint(error: Exception, monkeypatch:
         raise error
 
     monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(log_event=lambda *what: told.append(what)))
-    calls.carry_out("task-1", fails, TRIAL_SPEC)
+    cluster.carry_out("task-1", fails, TRIAL_SPEC)
     outcome = pickle.loads(told[0][1]["outcome"])
     assert isinstance(outcome, TuneError if isinstance(error, TuneError) else CallFailed)
     assert str(outcome) == (str(error) if isinstance(error, TuneError) else "ValueError: x")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fcctl_remote.probe import gpu
 from fcctl_tune.workers.hosts import Device, alike, devices, multiprocessors, parse
 
 TWO = """GPU 0: NVIDIA L4 (UUID: GPU-11111111-aaaa-bbbb-cccc-000000000000)
@@ -40,7 +43,8 @@ def test_a_divided_gpu_is_its_parts() -> None:
     assert [d.model for d in alike(parse(MIG))] == ["NVIDIA H100 80GB HBM3 MIG 1g.10gb"] * 2
 
 
-def test_without_nvidia_smi_the_processor_stands_in() -> None:
+def test_without_nvidia_smi_the_processor_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_SMI", ())  # this machine may have one
     assert devices({"PATH": "/nonexistent"}) == [Device("gpu-0", "cpu")]
     (stand_in,) = devices({"PATH": "/nonexistent"})
     assert stand_in.env == {}

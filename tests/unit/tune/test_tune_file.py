@@ -14,8 +14,7 @@ from orchestrator.runs.job.job import Job, Step
 from orchestrator.runs.job.plan import check_variants
 from orchestrator.tune import search_file as tune_file
 from orchestrator.tune.files import TuneFiles
-from orchestrator.tune.job import SearchOptions, job_of, narrowed
-from orchestrator.tune.search_file import InvalidSearch, Search, SearchFile
+from orchestrator.tune.search_file import InvalidSearch, Search, SearchFile, SearchOptions, job_of, narrowed
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "tune.md"
 GOOD = """\

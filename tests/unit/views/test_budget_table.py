@@ -10,8 +10,9 @@ from rich.console import Console
 from orchestrator.money.caps import Budget
 from orchestrator.money.reservations import Reservation
 from orchestrator.money.totals import Spending
-from orchestrator.runs.cost.open_reservations import GONE, CostSoFar, OpenReservation
+from orchestrator.runs.cost.machine_cost import CostSoFar
 from orchestrator.runs.cost.outlook import CapRow, Forecast, MachineOn, MoneyNow, Outlook
+from orchestrator.runs.cost.owners import GONE, OpenReservation
 from orchestrator.runs.reopen import ActiveState
 from orchestrator.views.live.active import print_active
 from orchestrator.views.tables.money import budget_json, print_budget

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fcctl_remote import wire
 from orchestrator.money.caps import Budget
-from orchestrator.runs.cost.open_reservations import CostSoFar
+from orchestrator.runs.cost.machine_cost import CostSoFar
 from orchestrator.runs.cost.outlook import MachineOn, MoneyNow
 from orchestrator.views.figures import load_bars
 from orchestrator.views.live import overview

@@ -129,6 +129,7 @@ def test_local_can_be_something_else() -> None:
         (f"{L4}idle = {{gpu_below = 0}}", "fcctl.toml:6", "expected a number above 0", ""),
         (f"{L4}idle = {{below = 5}}", "fcctl.toml:6", "unknown key 'below' in targets.l4.idle", "gpu_below"),
         (f"{L4}idle = 5", "fcctl.toml:6", "targets.l4.idle", ""),
+        (f'{L4}builder = "l5"', "fcctl.toml:6", "unknown target 'l5'", "l4"),
     ],
 )
 def test_mistakes_name_line_and_nearest(text: str, where: str, words: str, hint: str) -> None:

@@ -15,9 +15,16 @@ from typing import Any, NoReturn
 
 from orchestrator.base.errors import HostUnreachable
 from orchestrator.machines.connect.reconnect import in_thread, when_late
-from orchestrator.machines.connect.ssh import known_hosts
 from orchestrator.machines.connect.ssh.auth import KeyLogin
-from orchestrator.machines.connect.ssh.config import Destination, SshSettings, resolve
+from orchestrator.machines.connect.ssh.config import (
+    Destination,
+    KnownKey,
+    SshSettings,
+    address,
+    fingerprint,
+    lookup,
+    resolve,
+)
 from orchestrator.machines.connect.ssh.paramiko_lean import CURVE25519, paramiko
 from orchestrator.machines.connect.transport import printable
 
@@ -240,9 +247,9 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
     def __init__(self, settings: SshSettings) -> None:
         self._settings = settings
         host, port = settings.key_name
-        self._known = list(settings.pinned) or known_hosts.lookup(settings.known_hosts, host, port)
+        self._known = list(settings.pinned) or lookup(settings.known_hosts, host, port)
         if not self._known and port != 22:  # as OpenSSH does, a key filed without a port will do if it matches
-            self._portless = known_hosts.lookup(settings.known_hosts, host, 22)
+            self._portless = lookup(settings.known_hosts, host, 22)
         else:
             self._portless = []
 
@@ -266,7 +273,7 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
         if any(known.revoked and known.blob == blob for known in self._known):
             raise HostUnreachable(
                 f"{self._settings} has a host key that is marked as revoked", reason="key",
-                cause=f"{key.get_name()} {known_hosts.fingerprint(blob)}",
+                cause=f"{key.get_name()} {fingerprint(blob)}",
                 hint="do not log in; ask the machine's administrator",
             )  # fmt: skip
         valid = [known for known in self._known if not known.revoked]
@@ -295,20 +302,20 @@ class HostKeys(paramiko.MissingHostKeyPolicy):
         raise HostUnreachable(
             f"the host key of {settings} is not known",
             reason="key",
-            cause=f"its key is {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, and no known_hosts file "
-            f"contains {known_hosts.address(*settings.key_name)}",
+            cause=f"its key is {key.get_name()} {fingerprint(key.asbytes())}, and no known_hosts file "
+            f"contains {address(*settings.key_name)}",
             hint=f"compare that fingerprint with the machine's own (on the machine: ssh-keygen -lf "
             f"/etc/ssh/ssh_host_ed25519_key.pub); if they are equal: {see}",
         )
 
-    def _changed(self, key: paramiko.PKey, known: known_hosts.KnownKey) -> NoReturn:
+    def _changed(self, key: paramiko.PKey, known: KnownKey) -> NoReturn:
         file = known.where.rpartition(":")[0]
-        name = known_hosts.address(*self._settings.key_name)
+        name = address(*self._settings.key_name)
         raise HostUnreachable(
             f"THE HOST KEY OF {self._settings} HAS CHANGED: this may be another machine, or an attack",
             reason="key",
-            cause=f"its key is {key.get_name()} {known_hosts.fingerprint(key.asbytes())}, but {known.where} contains "
-            f"{known.kind} {known_hosts.fingerprint(known.blob)}",
+            cause=f"its key is {key.get_name()} {fingerprint(key.asbytes())}, but {known.where} contains "
+            f"{known.kind} {fingerprint(known.blob)}",
             hint=f"only if you know why it changed (for example, the machine was reinstalled): ssh-keygen -R "
             f"{shlex.quote(name)} -f {shlex.quote(file)}, then connect again",
         )

@@ -1,4 +1,5 @@
-"""Fabric's connection over a login that fcctl made. Fabric itself never connects: it trusts unknown host keys."""
+"""Fabric's connection over a login that fcctl made, to one machine or to several at once. Fabric itself never connects:
+it trusts unknown host keys."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ import base64
 import functools
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.errors import LinkLost
+from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko  # before Fabric imports the whole of it
 
 import fabric  # isort: skip
 
 if TYPE_CHECKING:
     from orchestrator.machines.connect.ssh.ssh import SshTransport
+    from orchestrator.machines.targets import Target
 
 
 class Connection(fabric.Connection):  # type: ignore[misc]  # Fabric has no types
@@ -90,3 +93,24 @@ def posix(script: str) -> str:
     """The command that runs a POSIX shell script, whatever the login shell there is."""
     encoded = base64.b64encode(script.encode()).decode()
     return "exec /bin/sh -c " + shlex.quote(f'eval "$(echo {encoded} | base64 -d)"')
+
+
+def run_on(
+    targets: Sequence[Target],
+    command: str,
+    connect: Callable[[Target], Connection],
+    line: Callable[[str, bool, str], None] | None = None,
+) -> list[Any]:
+    """Runs ``command`` on all targets at once: for each the result of Invoke, or the exception that ended it. ``line``
+    gets the output as it comes: target, whether it is of standard error, text."""
+    outcomes: dict[str, Any] = {}
+    with ExitStack() as opened:
+        connections = []
+        for target in targets:
+            try:
+                connections.append(opened.enter_context(connect(target)))
+            except FcctlError as error:
+                outcomes[target.name] = error
+        results = in_parallel(connections, command, line) if connections else []
+        outcomes.update((one.host, result) for one, result in zip(connections, results, strict=True))
+    return [outcomes[target.name] for target in targets]

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import HostUnreachable, HostUnusable, LinkLost
-from orchestrator.machines.connect.ssh.config import SshSettings, of_target
+from orchestrator.machines.connect.ssh.config import KnownKey, SshSettings, of_target
 from orchestrator.machines.connect.ssh.connection import Link, SshConnector
-from orchestrator.machines.connect.ssh.known_hosts import KnownKey
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 from orchestrator.machines.connect.transport import GUARD, LOADER, STDERR_TAIL, Process, printable
 from orchestrator.machines.provision.endpoint import key_alias

@@ -1,0 +1,160 @@
+// extended: the flagship's loop for scores that are capped, biased by distance or seen through a window, and for sequences of
+// different lengths, one behind the other in memory. One kernel a tiling does all of it, also boolean masks: what a launch
+// does not ask for is a branch that all threads take alike.
+//
+// Of packed sequences each block reads where its own begins and ends. Lengths are never read on the host, so that a launch
+// waits for nothing and a CUDA graph's replays see those of the day; blocks behind a short sequence's end return.
+
+#include <cmath>
+
+#include "driver.cuh"
+#include "flagship.cuh"
+
+// This file can be two translation units (flagship.cu says why): 1, the functions of flashcore.h; 2, FP16; 4, bfloat16.
+#ifndef PART
+#define PART 7
+#endif
+
+namespace flashcore {
+
+struct Extended : ScoredTask {
+  const int *starts_q, *starts_k;  // of packed sequences, [B + 1], or null
+  int right;                       // keys behind a query's place that it sees
+};
+
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended(const Extended task) {
+  const Spot at = spot(task);
+  Extended own = task;
+  if (task.starts_q) {
+    const int q = task.starts_q[at.batch], k = task.starts_k[at.batch];
+    own.S_q = task.starts_q[at.batch + 1] - q, own.S_kv = task.starts_k[at.batch + 1] - k;
+    if (static_cast<int>(at.tile) * C::kTileM >= own.S_q) return;
+    own.q += q * task.q_stride.row, own.o += q * task.o_stride.row;
+    own.k += k * task.k_stride.row, own.v += k * task.v_stride.row;
+    own.align = own.S_kv - own.S_q, own.shift = own.align + task.right;
+  }
+  attend<C>(own, at);
+}
+
+// A kernel, and what each device knows of it, asked once.
+struct Kernel {
+  Handle<Extended>::Kernel function;
+  int rows, threads, shared_bytes;
+  struct {
+    Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
+    Handle<Extended> handle;
+  } of_device[kDevices];
+};
+
+template <typename C>
+Kernel kernel = {flashcore_extended<C>, C::kTileM, C::kThreads, static_cast<int>(C::kSharedBytes), {}};
+
+template <Type TYPE, int DIM>
+using Small = Scored<Tiling<TYPE, DIM, 64, 16, 64, 1, 2, false, 0, false, kWhereFast>>;
+template <Type TYPE>
+using Large = Scored<Tiling<TYPE, 64, 128, 32, 64, 1, 2, false, 0, false, kAlways>>;
+
+// The tilings of a type and head dimension, the smaller one first; `second` is null where there is one.
+struct Kernels {
+  Kernel *first, *second;
+};
+
+Kernels kernels_of_half(int dim);
+Kernels kernels_of_bfloat16(int dim);
+
+template <Type TYPE>
+Kernels kernels_of(int dim) {
+  if (dim == 128) return {&kernel<Small<TYPE, 128>>, nullptr};
+  return {&kernel<Small<TYPE, 64>>, &kernel<Large<TYPE>>};
+}
+
+#if PART & 2
+Kernels kernels_of_half(int dim) { return kernels_of<Type::kHalf>(dim); }
+#endif
+#if PART & 4
+Kernels kernels_of_bfloat16(int dim) { return kernels_of<Type::kBfloat16>(dim); }
+#endif
+
+}  // namespace flashcore
+
+#if PART & 1
+
+namespace flashcore {
+
+namespace {
+
+int prepare(Kernel &kernel, int number) {
+  auto &known = kernel.of_device[number];
+  int resident = 0;
+  if (known.resident.load()) return cudaSuccess;
+  if (const int error = known.handle.open(kernel.function)) return error;  // two threads may both ask: they write the same
+  if (const int error = known.handle.allow(kernel.threads, kernel.shared_bytes, resident)) return error;
+  known.resident.store(resident > 1 ? resident : 1);
+  return cudaSuccess;
+}
+
+// Wide tiles where there are enough of them for a whole device, and no narrow window: it would be a small part of what they
+// read. (An H200, 4,16,2048: 38.1 us for 43.4 with 128 keys and 64 rows; 512 keys at 2,16,8192: 166.8 for 159.5.)
+Kernel *chosen(const flashcore_args &args, int processors) {
+  const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
+  if (args.tiling > (there.second ? 2 : 1)) return nullptr;
+  if (args.tiling) return args.tiling == 1 ? there.first : there.second;
+  const int right = args.causal ? 1 : args.window_right;
+  const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 256;
+  const bool wide = there.second && !narrow && tiles_of(args.S_q, there.second->rows) * args.H * args.B >= 2 * processors;
+  return wide ? there.second : there.first;
+}
+
+bool taken(const flashcore_args &args) {
+  constexpr int kLimit = 65535;  // of a grid's second and third dimension
+  const bool positive = args.B > 0 && args.H > 0 && args.S_q > 0 && args.S_kv > 0 && args.H_kv >= 0;
+  const bool known = (args.D == 64 || args.D == 128) && (args.dtype == 0 || args.dtype == 1) && args.tiling >= 0;
+  const bool whole = !args.H_kv || args.H % args.H_kv == 0, short_enough = args.S_q < kUnbounded && args.S_kv < kUnbounded;
+  const bool pair = !args.starts_q == !args.starts_k && !(args.starts_q && (args.mask || args.causal == 1));
+  return positive && known && whole && short_enough && pair && args.softcap >= 0.f && args.H <= kLimit && args.B <= kLimit;
+}
+
+int bound(int given) { return given && given <= kUnbounded ? given - 1 : kUnbounded; }
+
+}  // namespace
+
+}  // namespace flashcore
+
+FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
+  using namespace flashcore;
+  if (!taken(*args)) return cudaErrorInvalidValue;
+  int number = 0;
+  flashcore_device device;
+  if (const int error = current_device(number, device)) return error;
+  Kernel *const kernel = chosen(*args, device.processors);
+  if (!kernel || kernel->shared_bytes > device.shared_bytes) return cudaErrorInvalidValue;
+  if (const int error = prepare(*kernel, number)) return error;
+  const auto tiles = static_cast<unsigned>(tiles_of(args->S_q, kernel->rows));
+  const unsigned sharing = args->H_kv ? args->H / args->H_kv : 1;
+  const float scale = std::fmax(std::fabs(args->scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
+  Extended task;
+  task.q = static_cast<const uint16_t *>(args->q), task.k = static_cast<const uint16_t *>(args->k);
+  task.v = static_cast<const uint16_t *>(args->v), task.o = static_cast<uint16_t *>(args->o);
+  task.q_stride = args->q_stride, task.k_stride = args->k_stride, task.v_stride = args->v_stride;
+  task.o_stride = args->o_stride;
+  task.factor = args->softcap > 0.f ? args->softcap * 1.4426950408889634f : scale;
+  task.cap = args->softcap > 0.f ? 2.f * scale / args->softcap : 0.f;
+  task.flip = args->scale < 0.f ? 0x80008000u : 0u;
+  task.S_q = args->S_q, task.S_kv = args->S_kv;
+  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
+  task.mask = static_cast<const uint8_t *>(args->mask), task.mask_stride = args->mask_stride;
+  task.slopes = args->slopes, task.slope_batch = args->slope_batch, task.slope_factor = 1.4426950408889634f / task.factor;
+  task.left = bound(args->window_left), task.right = args->causal ? 0 : bound(args->window_right);
+  task.causal = task.right < kUnbounded;
+  task.align = args->causal == 1 ? 0 : args->S_kv - args->S_q, task.shift = task.align + (task.causal ? task.right : 0);
+  task.starts_q = args->starts_q, task.starts_k = args->starts_k;
+  if (task.starts_q)
+    task.q_stride.batch = task.k_stride.batch = task.v_stride.batch = task.o_stride.batch = 0;
+  const dim3 blocks = task.causal ? dim3(args->H, tiles, args->B) : dim3(tiles, args->H, args->B);
+  if (blocks.y > 65535) return cudaErrorInvalidValue;
+  return kernel->of_device[number].handle.start(kernel->function, blocks, kernel->threads, kernel->shared_bytes,
+                                                args->stream, task);
+}
+
+#endif  // PART & 1

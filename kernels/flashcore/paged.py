@@ -1,0 +1,128 @@
+"""``flashcore::attention_paged``: a few queries over a cache of keys and values in pages.
+
+    from flashcore.paged import attention_paged
+
+    out = attention_paged(q, key_cache, value_cache, block_table, seqlens_k)
+
+For a decoding step. The kernel (csrc/decode.cu, compiled for pages) reads table and lengths on the GPU: nothing waits
+for it, and a CUDA graph's replays use those of the day. Where no kernel takes the tensors, attention is computed by its
+definition, one batch at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flashcore import attention as operator
+from flashcore import registry
+from flashcore.extras import LOWER_RIGHT, Pages, Scores
+
+NAME = "flashcore::attention_paged"
+SCHEMA = (
+    "attention_paged(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor seqlens_k, *, "
+    "bool causal=True, float? scale=None, int? max_seqlen_k=None) -> Tensor"
+)
+VARIANT = registry.VARIANTS["paged"]
+#: Keys of a page.
+PAGES = (16, 32, 64, 128, 256)
+_library = torch.library.Library("flashcore", "FRAGMENT")
+_library.define(SCHEMA)
+
+
+def attention_paged(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqlens_k: torch.Tensor,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    max_seqlen_k: int | None = None,
+) -> torch.Tensor:
+    """Attention of ``query`` [B, H, S_q, D] over ``seqlens_k[b]`` keys of batch b, int32.
+
+    Caches are [pages, H_kv, keys of a page, D] with any strides but a contiguous last dimension: FlashAttention's
+    [pages, keys of a page, H_kv, D] is ``cache.transpose(1, 2)``. H_kv divides H; a page has 16, 32, .. 256 keys. Key
+    n of batch b is in page ``block_table[b, n // keys of a page]``, int32. ``causal``: query i sees keys up to
+    i + seqlens_k[b] - S_q. ``max_seqlen_k``, at least the longest length, helps to divide the work where the table has
+    room for far more. A query that sees no key gives 0.
+
+    Raises:
+        RuntimeError: arguments that do not fit together.
+        Unsupported: when a gradient through the output is asked for.
+    """
+    return torch.ops.flashcore.attention_paged.default(
+        query, key_cache, value_cache, block_table, seqlens_k, causal=causal, scale=scale, max_seqlen_k=max_seqlen_k
+    )
+
+
+def _eager(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqlens_k: torch.Tensor,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    max_seqlen_k: int | None = None,
+) -> torch.Tensor:
+    _check(query, key_cache, value_cache, block_table, seqlens_k)
+    query, key_cache, value_cache = (x.detach() for x in (query, key_cache, value_cache))
+    mode = LOWER_RIGHT if causal else 0
+    kernel = operator._kernel(VARIANT.name) if _fits(query, key_cache, value_cache, mode) else None  # noqa: SLF001
+    if kernel is not None:
+        pages = Pages(block_table, seqlens_k, max_seqlen_k)
+        return kernel.extended((pages,), query, key_cache, value_cache, causal=mode, scale=scale)
+    out = torch.empty_like(query)
+    for b, length in enumerate(seqlens_k.tolist()):
+        k, v = (cache[block_table[b].long()].transpose(0, 1).flatten(1, 2) for cache in (key_cache, value_cache))
+        out[b] = Scores().attention(query[b], k[:, :length], v[:, :length], causal=mode, scale=scale)
+    return out
+
+
+def _fits(query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, causal: int) -> bool:
+    """Whether the kernel takes these, as if each batch had a page."""
+    if key_cache.shape[2] not in PAGES or query.shape[-1] not in VARIANT.head_dims or not len(key_cache):
+        return False
+    k, v = (cache[:1].expand(len(query), *cache.shape[1:]) for cache in (key_cache, value_cache))
+    aligned = all(operator._aligned(cache) for cache in (key_cache, value_cache))  # noqa: SLF001
+    return aligned and operator._fits(query, k, v, causal, enable_gqa=True)  # noqa: SLF001
+
+
+def _check(
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
+) -> None:
+    """Raises RuntimeError: arguments that do not fit together."""
+    four = query.dim() == key_cache.dim() == 4 and key_cache.shape == value_cache.shape
+    if (
+        not four
+        or key_cache.shape[3] != query.shape[3]
+        or not key_cache.shape[1]
+        or query.shape[1] % key_cache.shape[1]
+    ):
+        raise RuntimeError(
+            f"query is {list(query.shape)}, key_cache {list(key_cache.shape)}, value_cache {list(value_cache.shape)}; "
+            "they must be [B, H, S_q, D] and twice [pages, H_kv, keys of a page, D], where H_kv divides H"
+        )
+    B = len(query)
+    right = table.dim() == 2 and len(table) == B and table.stride(1) == 1 and lengths.shape == (B,)
+    if not right or not lengths.is_contiguous() or {table.dtype, lengths.dtype} != {torch.int32}:
+        raise RuntimeError(
+            f"block_table is {table.dtype} {list(table.shape)}, seqlens_k {lengths.dtype} {list(lengths.shape)}; they "
+            f"must be int32, [{B}, pages of a batch] and [{B}], contiguous"
+        )
+    if {x.device for x in (key_cache, value_cache, table, lengths)} != {query.device}:
+        raise RuntimeError(f"caches, block_table and seqlens_k must be on {query.device}, as query is")
+
+
+def _fake(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return torch.empty_like(query)
+
+
+_library.impl("attention_paged", _eager, "CompositeExplicitAutograd")
+torch.library.register_fake(NAME, _fake, lib=_library)
+torch.library.register_autograd(NAME, operator._no_backward, lib=_library)  # noqa: SLF001

@@ -1,0 +1,257 @@
+"""A search on several machines: a run on the leader, a member's run on each worker host, and tunnels between them.
+
+If this process ends, the search continues on the leader's own GPUs; members wait for a while, then end. If the leader
+is lost, they are released; ``fcctl tune --resume`` continues the search with all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from fcctl_remote import wire
+from orchestrator.base.errors import FcctlError
+from orchestrator.base.observer import Observer
+from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.host_api import Tunnels
+from orchestrator.machines.targets import StartOptions
+from orchestrator.runs.job.prepare import Prepared
+from orchestrator.runs.run import Detached, Finished
+from orchestrator.runs.services import Services
+from orchestrator.tune.fleet_plan import FleetPlanner, Plans, plan_member
+from orchestrator.tune.fleet_rules import HOST_LINE
+from orchestrator.tune.member import Member, on_host
+from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel
+
+#: Seconds that members have to end by themselves after the search, which dismissed them.
+GOODBYE_S = 30.0
+#: Lines about hosts that are shown of one search.
+MAX_LINES = 500
+Make = Callable[[Observer], Services]
+Search = Callable[[], "Finished | None"]
+
+
+class FleetCoordinator:
+    """Runs the members while the search runs, and releases all of them at its end.
+
+    Args:
+        make: services for one thread, with this observer.
+        left: runs of members that an earlier fcctl started, by target, oldest first; None: the search is new.
+    """
+
+    def __init__(
+        self, make: Make, tunnels: Tunnels, place: FleetPlanner, plans: Plans, waking: StartOptions, observer: Observer,
+        left: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        self._saved, self._source = plans.search.saved, plans.search.source
+        self._make, self._tunnels, self._place, self._waking, self._notes = make, tunnels, place, waking, observer
+        after = self._saved.plan.run_id if left is not None else None
+        self.observer = MembershipObserver(observer, self._on_host_line, self._on_status, after=after)
+        self.services = make(self.observer)
+        self._lines = 0
+        #: Whether a host is in the search, by its last line; ``_presumed`` for hosts without a line.
+        self._there: dict[str, bool] = {}
+        self._presumed = left is not None
+        self._leader_tunnel = LeaderTunnel(self._tunnels, self._saved.target, self._leader_is_on_host)
+        self._leader_tunnel.on_failure = self._leader_unusable
+        self._leader_tunnel.set_run(self._saved.plan.run_id)
+        #: Set once members may start. A search that an earlier fcctl started may have ended by itself.
+        self._is_running = threading.Event()
+        if left is None:
+            self._is_running.set()
+        self.members: dict[str, Member] = {}
+        self._worker_tunnels: dict[str, WorkerTunnel] = {}
+        for prepared in plans.members:
+            self._add_member(prepared, list((left or {}).get(prepared.saved.target.name, ())))
+
+    def _add_member(self, prepared: Prepared, before: list[str]) -> None:
+        host = prepared.saved.target
+
+        def again(usd: float | None) -> Prepared:
+            return plan_member(self.services, self._place, self._saved, self._source, host, usd)
+
+        def unusable(error: FcctlError) -> None:
+            self._notes.note(f"host {host.name}: cannot be used: {_in_words(error)}")
+            self.members[host.name].stop("this computer has no connection to the search")
+
+        tunnel = WorkerTunnel(self._tunnels, host, partial(on_host, self.services.store), self._leader_tunnel)
+        tunnel.before, tunnel.on_failure = before, unusable
+        self._worker_tunnels[host.name] = tunnel
+        self.members[host.name] = Member(
+            self._make, tunnel, prepared, again, self._waking, self._notes, self._is_running, before
+        )
+
+    def _leader_unusable(self, error: FcctlError) -> None:
+        self._notes.note(f"the search continues on {self._saved.target.name} only: {_in_words(error)}")
+        for member in self.members.values():
+            member.stop("the search cannot be reached")
+
+    def coordinate(self, search: Search) -> Finished | None:
+        """Run ``search``. At its end all members are released, or a note names those that are not."""
+        self._leader_tunnel.start()
+        for tunnel in self._worker_tunnels.values():
+            tunnel.start()
+        for member in self.members.values():
+            member.start()
+        news: str | None = None
+        ended = False
+        try:
+            finished = search()
+            ended = finished is None or finished.record.status not in ("lost", "preempted")
+            if finished is not None:
+                news = f"the search has ended: {finished.record.status}; fcctl results report {finished.record.run_id}"
+            return finished
+        except Detached as detached:
+            run_id = detached.run_id
+            news = f"the search {run_id} is active; follow it with all its machines: fcctl tune --resume {run_id}"
+            raise
+        except FcctlError as error:
+            news = _in_words(error)
+            raise
+        except KeyboardInterrupt:
+            self._name_incomplete_runs()
+            raise
+        finally:
+            self._end(news, in_order=ended)
+
+    def _name_incomplete_runs(self) -> None:
+        """After a second Ctrl-C."""
+        store, own = self.services.store, self._saved.plan.run_id
+        for run_id in store.active():
+            plan = (store.plan_of(run_id) or {}).get("plan") or {}
+            if own in (run_id, plan.get("resume_from")):
+                self._notes.note(f"run {run_id} is not complete yet: fcctl pull-results {run_id}")
+
+    def link(self) -> ReconnectingHost:
+        """To the leader."""
+        return ReconnectingHost(self.services.hosts, self._saved.target, self.services.clock, self.observer)
+
+    def _leader_is_on_host(self, run_id: str) -> bool:
+        """Another run resumes a search that was complete, and may have resumed another meanwhile."""
+        store = self.services.store
+        for later in store.active():
+            if ((store.plan_of(later) or {}).get("plan") or {}).get("resume_from") == run_id:
+                self._leader_tunnel.set_run(later)
+                return False
+        return not store.is_complete(run_id) and on_host(store, run_id)
+
+    def _on_status(self, is_running: bool) -> None:
+        if is_running:
+            self._is_running.set()
+
+    def _on_host_line(self, line: str) -> None:
+        """A line about a host in the log of the search, which is not trusted."""
+        self._lines += 1
+        if self._lines <= MAX_LINES:
+            self._notes.note(line)
+        name, _, text = line.removeprefix("host ").partition(": ")
+        self._there[name] = text != "lost" and not text.startswith("left out")
+        if name in self.members and text.startswith("left out"):
+            self.members[name].left_out.set()
+
+    def _end(self, news: str | None, *, in_order: bool) -> None:
+        """``news`` of the search is printed after Ctrl-C."""
+        try:
+            try:
+                self._release_members(in_order=in_order)
+            finally:
+                self._close()
+        except KeyboardInterrupt:
+            if news is not None:
+                self._notes.note(news)
+            left = [m for m in self.members.values() if not m.join(0)]
+            if left:
+                runs = " ".join(r for m in left for r in m.runs if not self.services.store.is_complete(r))
+                self._notes.note(
+                    f"not released: {', '.join(m.name for m in left)}; their own time limits stop them; to stop them "
+                    f"now: fcctl hosts audit --stop" + (f", fcctl cancel {runs}" if runs else "")
+                )
+            raise
+
+    def _close(self) -> None:
+        tunnels = [*self._worker_tunnels.values(), self._leader_tunnel]
+        for tunnel in tunnels:
+            tunnel.close()
+        for tunnel in tunnels:
+            tunnel.join()
+
+    def _release_members(self, *, in_order: bool) -> None:
+        at_work = [m for m in self.members.values() if not m.join(0)]
+        for member in at_work:
+            member.over.set()
+        if in_order:
+            clock = self.services.clock
+            deadline = clock.monotonic() + GOODBYE_S
+            for member in at_work:
+                if self._hears_goodbye(member.name):
+                    member.join(max(0.0, deadline - clock.monotonic()))
+        self._stop([m for m in at_work if not m.join(0)])
+
+    def _hears_goodbye(self, name: str) -> bool:
+        """Whether the search could dismiss it: it had joined, and its tunnel is up."""
+        is_there = self._there.get(name, self._presumed)
+        return is_there and self._leader_tunnel.scheduler is not None and self._worker_tunnels[name].is_up
+
+    def _stop(self, members: Sequence[Member]) -> None:
+        if members:
+            self.observer.phase("end", f"releasing {', '.join(m.name for m in members)}")
+        for member in members:
+            threading.Thread(target=member.stop, args=("the search has ended",), name="fcctl-stop", daemon=True).start()
+        for member in members:
+            member.join()
+
+
+def _in_words(error: FcctlError) -> str:
+    return "; ".join(part for part in (error.message, error.cause, error.hint) if part)
+
+
+class MembershipObserver(Observer):
+    """Passes everything to ``inner``, and the lines about hosts in the search's log to ``on_line``.
+
+    Args:
+        on_status: called with each status of the search: whether it is running.
+        after: a run whose earlier lines are ignored.
+    """
+
+    def __init__(
+        self, inner: Observer, on_line: Callable[[str], None], on_status: Callable[[bool], None] = lambda _: None, *,
+        after: str | None = None,
+    ) -> None:  # fmt: skip
+        self._inner, self._on_line, self._on_status, self._old = inner, on_line, on_status, after
+        self._step: tuple[str, str | None] | None = None
+        self._seen = 0
+        self._rest = b""
+
+    def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
+        self._on_status(reply.summary.status not in wire.RUN_ENDINGS)
+        step = reply.summary.run_id, reply.log_step
+        if step != self._step:
+            self._step, self._seen, self._rest = step, 0, b""
+        fresh = log_tail if reply.log_offset >= self._seen else log_tail[self._seen - reply.log_offset :]
+        self._seen = max(self._seen, reply.log_offset + len(log_tail))
+        *lines, self._rest = (self._rest + fresh).split(b"\n")
+        self._rest = self._rest[-1000:]
+        is_old = reply.summary.run_id == self._old
+        if is_old and log_tail:
+            self._old = None
+        for line in [] if is_old else lines:
+            if HOST_LINE.fullmatch(line.rstrip(b"\r")):
+                self._on_line(line.decode(errors="replace"))
+        self._inner.progress(reply, log_tail)
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._inner.phase(name, detail)
+
+    def event(self, event: wire.Event) -> None:
+        self._inner.event(event)
+
+    def note(self, message: str) -> None:
+        self._inner.note(message)
+
+    def aside(self) -> AbstractContextManager[None]:
+        return self._inner.aside()
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,262 @@
+"""What there is to build, test and time in a folder, for the job that ``fcctl init`` writes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.workspace import architectures, cmake, makefiles, starter
+from orchestrator.workspace.findings import Findings
+from orchestrator.workspace.programs import MAIN, Program, arguments
+from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
+
+_PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
+_EXTENSIONS = re.compile(r"ext_modules|Extension\(")
+_TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
+_CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
+#: A Makefile without it has shortcuts alone: tests, uploads.
+_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+#: It names an architecture, or includes a file whose name make computes.
+_NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
+#: Other programs that build: the files that they read, and the names of what can be built, as far as they are listed.
+_BUILDERS = {
+    "meson": ("meson.build",),
+    "bazel": ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel"),
+    "just": ("justfile", "Justfile", ".justfile"),
+}
+_RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)[^:\n]*:(?!=)", re.MULTILINE)
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
+_HEADER = re.compile(r'^\s*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
+_HEADERS = (".h", ".hpp", ".cuh", ".hh")
+#: The libraries whose headers a program includes; of curand_kernel.h it needs none.
+_LIBRARY = re.compile(
+    r'^\s*#\s*include\s*[<"](cublasLt|cublas|cudnn|cufft|curand(?!_kernel)|cusolver|cusparse|nccl)', re.MULTILINE
+)
+#: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
+_PRINTS_TIME = re.compile(
+    r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
+)
+#: Headers that nvcc alone does not find.
+_TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MULTILINE)
+#: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy or CuTe.
+_TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
+_LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
+_KERNEL = re.compile(
+    r"^\s*@(?:triton|cuda|numba\.cuda|cute|tilelang)\.(?:jit|kernel)\b|\b(?:RawKernel|RawModule|SourceModule)\(",
+    re.MULTILINE,
+)
+_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
+#: Triton's tutorials end with ``benchmark.run(print_data=True)``.
+_SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
+_BENCHES = (
+    "bench.py",
+    "benchmark.py",
+    "benchmarks.py",
+    "benchmarks/bench*.py",
+    "benchmark/bench*.py",
+    "bench/bench*.py",
+)
+_CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
+_TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
+          for name in ("test_*.py", "*_test.py")]  # fmt: skip
+#: A file of this name has tests that pytest runs if it is named.
+_TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^\s*def test_", re.MULTILINE)
+#: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
+_OUT = re.compile(r"""["']--out(?:put)?["']""")
+_FLASHCORE = re.compile(r"""["']flashcore["']""")
+#: A shell script that works on another machine itself.
+_ELSEWHERE = re.compile(r"^[^#\n]*\b(?:gcloud|ssh|scp|rsync)\b", re.MULTILINE)
+
+
+def inspect_folder(folder: Path) -> Findings:
+    """What there is to build in ``folder``."""
+    benches = _benches(folder)
+    bench = next(iter(benches), None)
+    text = read_text(folder / bench) if bench else ""
+    option = _OUT.search(text)
+    return replace(
+        _built(folder, bench),
+        bench_out=option[0].strip("\"'") if option else None,
+        bench_reads="flashcore" if option and _FLASHCORE.search(text) and "p50" in text else None,
+        shell_scripts=(*_shell_scripts(folder), *((name, False) for name in benches[1:MAX_SOURCES])),
+    )
+
+
+def has_build(folder: Path) -> bool:
+    """Whether there is a file that tells how to build ``folder``."""
+    texts = any(read_text(folder / name).strip() for name in (*makefiles.MAKEFILES, "CMakeLists.txt"))
+    others = any((folder / name).is_file() for name in itertools.chain(*_BUILDERS.values()))
+    return texts or others or _python_build(folder) is not None
+
+
+def _python_build(folder: Path) -> str | None:
+    """build.py; setup.py that compiles extensions; else what pip installs: pyproject.toml, unless it has settings of
+    tools alone, or another setup.py."""
+    setup = folder / "setup.py"
+    if (folder / "build.py").is_file():
+        return "build.py"
+    if setup.is_file():
+        return "setup.py" if _EXTENSIONS.search(read_text(setup)) else "pyproject.toml"
+    return "pyproject.toml" if _PACKAGE.search(read_text(folder / "pyproject.toml")) else None
+
+
+def _benches(folder: Path) -> list[str]:
+    """The scripts that time something, the likeliest first: at the top, with ``--out``, named as the folder."""
+    paths = [
+        path
+        for pattern in _BENCHES
+        for path in sorted(folder.glob(pattern))
+        if path.is_file() and path.name.isprintable()
+    ]
+    name = re.sub(r"\W", "_", folder.resolve().name).lower()
+
+    def unlikely(path: Path) -> tuple[bool, bool]:
+        return path.parent != folder and not _OUT.search(read_text(path)), name not in path.stem.lower()
+
+    return [path.relative_to(folder).as_posix() for path in sorted(paths, key=unlikely)]
+
+
+def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top are only named."""
+    for pattern in ("scripts/*.sh", "*.sh"):
+        for path in sorted(folder.glob(pattern))[:MAX_SOURCES]:
+            if path.name.isprintable():
+                here = path.parent != folder and not _ELSEWHERE.search(read_text(path))
+                yield path.relative_to(folder).as_posix(), here
+
+
+def _built(folder: Path, bench: str | None) -> Findings:
+    texts = _cuda_texts(folder)
+    kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
+    found = Findings(cuda_sources=kernels, uses_nvcc=bool(texts))
+    python = _python_build(folder)
+    makefile = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
+    if makefile and (not python or _COMPILES.search("\n".join(makefiles.texts(makefile).values()))):
+        return _with_make(found, folder, makefile)
+    if read_text(folder / "CMakeLists.txt").strip() and not python:
+        return _with_cmake(found, folder)
+    tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
+    script = _TEST_SCRIPT if not tests and _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)) else ""
+    found = replace(
+        found, python_tests=tests or bool(script), python_test_script=script, python_bench=bench,
+        uses_nvcc=bool(kernels), python_build=python,
+    )  # fmt: skip
+    for builder, names in () if python else _BUILDERS.items():
+        if name := next((name for name in names if (folder / name).is_file()), None):
+            recipes = _RECIPES.findall(read_text(folder / name)) if builder == "just" else ()
+            return replace(found, builder=builder, make_targets=tuple(recipes), uses_nvcc=bool(texts))
+    return found if python else _plain(found, folder, texts)
+
+
+def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
+    texts = makefiles.texts(makefile)
+    text = "\n".join(texts.values())
+    texts |= {p: read_text(p) for p in files_below(folder) if p.name in makefiles.MAKEFILES or p.suffix == ".mk"}
+    every = "\n".join(texts.values())
+    targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
+    goal = makefiles.default_goal(makefile)
+    built = makefiles.built(makefile, starter.make_target(targets, goal) or goal)
+    return replace(
+        found,
+        uses_nvcc="nvcc" in text.lower() or found.uses_nvcc,
+        make_targets=targets,
+        make_goal=goal,
+        make_python=_CALLS_PYTHON.search(every) is not None,
+        names_arch="nvcc" not in every.lower() or _NAMES_ARCH.search(every) is not None,
+        rewritten=_rewritten(folder, texts),
+        arch_variables=architectures.make_variables(every),
+        make_folders=tuple(built.folders[:MAX_SOURCES]),
+        programs=_distinct(built.programs),
+    )
+
+
+def _with_cmake(found: Findings, folder: Path) -> Findings:
+    lists = cmake.lists_below(folder)
+    every = "\n".join(lists.values())
+    return replace(
+        found,
+        cmake=True,
+        cmake_tests=_CTEST.search(lists.get(folder / "CMakeLists.txt", "")) is not None,
+        # Without a kernel, ptxas prints nothing.
+        uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),
+        rewritten=_rewritten(folder, lists),
+        arch_variables=architectures.cmake_variables(every),
+        programs=_distinct(cmake.programs(folder)),
+    )
+
+
+def _distinct(programs: Iterable[Program]) -> tuple[Program, ...]:
+    return tuple({program.command: program for program in itertools.islice(programs, MAX_SOURCES)}.values())
+
+
+def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:
+    """Paths relative to ``folder``, and sed's options for each."""
+    found = architectures.rewritten(texts)
+    return tuple((Path(os.path.relpath(path, folder)).as_posix(), options) for path, options in found.items())
+
+
+def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
+    """Of a folder without build files: programs for nvcc, and scripts that compile kernels when they run."""
+    names = tuple(itertools.islice((name for name, text in texts.items() if MAIN.search(text)), MAX_SOURCES))
+    extensions, kernel_scripts = gpu_scripts(folder)
+    scripts = (*extensions, *kernel_scripts)
+    uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
+    libraries = tuple(dict.fromkeys(name for text in texts.values() for name in _LIBRARY.findall(text)))
+    included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
+    kernels = found.cuda_sources
+    alone = [n for n in kernels if n not in names and Path(n).name not in included and not _TORCH.search(texts[n])]
+    return replace(
+        found,
+        cuda_sources=tuple(alone), cuda_libraries=libraries,
+        cuda_programs=tuple((name, tuple(_linked(name, names, alone))) for name in names),
+        include_folders=tuple(_include_folders(folder, {name: texts[name] for name in (*names, *alone)})),
+        programs=tuple(Program(starter.built(name), arguments([texts[name]])) for name in names),
+        prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),
+        gpu_scripts=scripts, script_tools=("torch",) * uses_torch + ("nvcc",) * bool(extensions),
+    )  # fmt: skip
+
+
+def _include_folders(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:
+    """The folders in which headers are that are not beside the files that include them."""
+    paths = [path.relative_to(folder).as_posix() for path in files_below(folder) if path.suffix in _HEADERS]
+    found = set[str]()
+    for name, text in texts.items():
+        for header in _HEADER.findall(text):
+            places = [path.removesuffix(header) for path in paths if f"/{path}".endswith(f"/{header}")]
+            beside = (folder / name).parent / header
+            if places and not beside.is_file() and places[0] not in found:
+                found.add(places[0])
+                yield places[0].rstrip("/") or "."
+
+
+def _linked(program: str, programs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
+    """The ``sources`` that may belong to ``program``: no other program is in a folder that is nearer to them."""
+    folders = {Path(name).parent for name in programs}
+    for source in sources:
+        nearest = next((above for above in Path(source).parents if above in folders), None)
+        if nearest in (None, Path(program).parent):
+            yield source
+
+
+def gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
+    """The scripts at the top of ``folder`` that compile torch extensions, and those that run Triton kernels."""
+    texts = {path.name: read_text(path) for path in sorted(folder.glob("[!-]*.py")) if path.name.isprintable()}
+    scripts = {
+        name: text for name, text in texts.items() if not re.match(r"test_|.*_test\.py$|(?:setup|build)\.py$", name)
+    }
+    alone = {name: _SCRIPT.search(text) is not None for name, text in scripts.items()}
+    extensions = [
+        n for n, text in scripts.items() if _TORCH_EXTENSION.search(text) and (alone[n] or _LOADS.search(text))
+    ]
+    kernels = [name for name, text in scripts.items() if _KERNEL.search(text) and alone[name]]
+    return extensions[:MAX_SOURCES], [name for name in kernels if name not in extensions][:MAX_SOURCES]
+
+
+def _cuda_texts(folder: Path) -> dict[str, str]:
+    """The .cu files with their text."""
+    names = ((path, path.relative_to(folder).as_posix()) for path in files_below(folder) if path.name.endswith(".cu"))
+    return {name: read_text(path) for path, name in names if not name.startswith("-")}
