@@ -65,7 +65,7 @@ def top_screen(
         rows = tuple(_row(run, now, budget, plain) for run in runs)
         yield from rendered(Grid(_COLUMNS, rows, optional=narrow, below=True))
     else:
-        yield "start one: fcctl run JOB", "dim"
+        yield "no active runs; start one: fcctl run JOB", "dim"
 
 
 def rate(runs: Sequence[LiveRun], money: MoneyNow) -> float:

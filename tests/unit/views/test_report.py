@@ -71,6 +71,10 @@ def test_the_top_line_is_the_mission_the_fastest_first(h200: Report) -> None:
     assert best.p50 == pytest.approx(4.5054)
     assert words.speedup(best.against["math"]) == "13.7x"
     assert words.speedup(best.against["flash"]) == "2.26x"
+    first = next(words.verdict(h200))
+    assert first.endswith("hot: 2.02x the fastest SDPA, 13.7x SDPA math, 2.26x SDPA flash."), (
+        "the strongest rival first"
+    )
     assert words.speedup_interval(best.against["flash"]) == "2.26 to 2.27"
     assert best.status == "correct 20/20"
     assert best.correctness is not None
