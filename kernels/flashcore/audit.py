@@ -21,6 +21,7 @@ from flashcore import inputs, reference, roundings, timing
 from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
 from flashcore.registry import Variant
+from flashcore.shapes import Shape
 
 #: Device work after the stop event that is forgiven: the cost of looking, and a share of what was timed.
 LATE_US, LATE_SHARE = 300.0, 0.1
@@ -107,15 +108,19 @@ def outputs(
     variant: Variant,
     samples: Sequence[tuple[inputs.Tensors, torch.Tensor]],
     configuration: Mapping[str, int] | None = None,
+    shape: Shape | None = None,
 ) -> int:
     """Compare ``samples``, inputs and outputs of timed calls, with float64; returns their number.
 
     Raises:
         AuditFailed: one is wrong.
     """
+    options = inputs.options(shape) if shape else {}
     for tensors, out in samples:
         with reference.one_thread(out.shape[2] * tensors[1].shape[2]):
-            fault = roundings.judge(out.double(), reference.expected_of(variant, tensors, configuration)).fault
+            fault = roundings.judge(
+                out.double(), reference.expected_of(variant, tensors, configuration, **options)
+            ).fault
         if fault:
             raise AuditFailed(
                 f"the measured calls gave wrong results: {fault}",

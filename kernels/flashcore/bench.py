@@ -217,7 +217,8 @@ def _rivals(
     if BOUNDED in wanted and shape.B * shape.H * shape.S * shape.keys > MAX_MATH_SCORES:
         wanted.remove(BOUNDED)
         skipped.append({"rival": BOUNDED, "reason": "this backend would write all scores of this shape to memory"})
-    there = reference.available_backends(*inputs.draw(shape, 0, kernel.variant.device), wanted)
+    drawn = inputs.draw(shape, 0, kernel.variant.device)
+    there = reference.available_backends(*drawn, wanted, reference.windowed(*drawn, shape.window))
     skipped += [
         {"rival": n, "reason": "PyTorch does not offer this backend for these inputs on this machine"}
         for n in wanted
@@ -284,7 +285,7 @@ class Bench:
             if self.device == "cuda":
                 found["least_us"] = sampling.refuse_impossible(self.kernel, self.shape, self.mode, self._p50)
             built, kept = self.kernel.built, self._kept.all()
-            found["outputs_checked"] = audit.outputs(built.variant, kept, built.configuration)
+            found["outputs_checked"] = audit.outputs(built.variant, kept, built.configuration, self.shape)
             # Last: a kernel that leaves work out is too fast as well, and its wrong results say more.
             bits = {"": 16, "qk": 12, "all": 8}[self.kernel.variant.eight_bits]
             if roofline.impossible(self.shape, self.mode, ceilings["metrics"], self._p50, bits):

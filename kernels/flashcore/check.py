@@ -82,10 +82,14 @@ def run(
 def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[int]) -> Cases:
     for name, shape in shapes.items():
         for number, seed in enumerate(seeds, start=1):
-            yield f"{name}/{number}", seed, iter([trials.plain(_Tensors(kernel.for_shape(shape)), shape, seed)])
+            yield f"{name}/{number}", seed, iter([_plain(kernel, shape, seed)])
     each = kernel.kernels()
     for name, launches in zip(SUMMARY, (trials.edges, _causal, _values, trials.layout, _repeat)):  # noqa: B905 (Python 3.9)
         yield name, seeds[0], itertools.chain.from_iterable(_named(one, launches, seeds[0], len(each)) for one in each)
+
+
+def _plain(kernel: Kernel | Tuned, shape: Shape, seed: int) -> Trial:
+    return trials.plain(_Tensors(kernel.for_shape(shape)), shape, seed, **inputs.options(shape))
 
 
 def _named(kernel: Kernel, launches: Trials, seed: int, among: int) -> Iterator[Trial]:

@@ -203,3 +203,14 @@ def _whole(B: int, S: int, rows: int, device: torch.device) -> Whole:
 
     pages = torch.arange(-(-S // 16), device=device) * 16 + torch.arange(B, device=device)[:, None] * rows
     return Whole(pages.int(), torch.full((B,), S, dtype=torch.int32, device=device))
+
+
+def with_lower_right(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """``mask``, boolean or added to scores, and the causal one whose diagonal ends in the lower right corner."""
+    import torch
+
+    S_q, S_kv = query.shape[-2], key.shape[-2]
+    causal = torch.ones(S_q, S_kv, dtype=torch.bool, device=query.device).tril(S_kv - S_q)
+    if mask is None:
+        return causal
+    return mask & causal if mask.dtype is torch.bool else mask.masked_fill(~causal, float("-inf"))

@@ -6,8 +6,9 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flagship", dtype=torch.float16).cuda()
 
 Or, of a model that is there: ``model.set_attn_implementation("flagship")``. For inference. Padding stays one byte per
-key, which the kernel reads; a causal mask stays a flag. Masks of other kinds (windows, packed sequences, static caches)
-are those that transformers makes for ``sdpa``. What the kernel does not take is PyTorch's (:mod:`flashcore.attention`).
+key, which the kernel reads; a causal mask and a sliding window stay numbers, and so does a softcap. Masks of other
+kinds (packed sequences, static caches) are those that transformers makes for ``sdpa``. What no kernel takes is
+PyTorch's or computed by its definition (:mod:`flashcore.attention`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from typing import Any
 
 import torch
 
-from flashcore.attention import attention, with_lower_right
+from flashcore.attention import attention
 from flashcore.errors import Unavailable, Unsupported
+from flashcore.extras import ANY, with_lower_right
 
 #: Without "flash", which transformers takes for one of FlashAttention's packages.
 NAME = "flagship"
-#: Arguments of an attention that change its scores; transformers' own function for ``sdpa`` takes them or refuses them.
-SCORES = ("position_bias", "softcap")
+#: An argument that changes scores; transformers' own function for ``sdpa`` takes it or refuses it.
+BIAS = "position_bias"
+#: What a mask of padding knows of the window, for models that do not tell their attention.
+WIDTH = "flagship_window"
 
 
 def register() -> None:
@@ -61,9 +65,10 @@ def forward(
         raise Unsupported(f"{NAME} has no attention sinks", hint='use attn_implementation="eager"')
     several, lower_right = query.shape[2] > 1, False
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    window = _window(attention_mask, others.get("sliding_window")) if causal else ANY
     if attention_mask is not None and attention_mask.dim() == 2:
         attention_mask, lower_right = attention_mask[:, None, None], several
-    if any(others.get(name) is not None for name in SCORES):
+    if others.get(BIAS) is not None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         whole = with_lower_right(attention_mask, query, key) if lower_right else attention_mask
@@ -73,7 +78,10 @@ def forward(
     if upper_left:  # a static cache that was empty has more keys than there are queries: they are not there yet
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     gqa = key.shape[1] != query.shape[1]
-    out = attention(query, key, value, attention_mask, dropout, upper_left, scaling, gqa, lower_right)
+    out = attention(
+        query, key, value, attention_mask, dropout, upper_left, scaling, gqa, lower_right, window=window,
+        softcap=others.get("softcap") or 0.0,
+    )  # fmt: skip
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -88,11 +96,12 @@ def mask(
     **others: Any,
 ) -> torch.Tensor | None:
     """The mask of a forward pass: None if there is none, or for a causal one alone; [B, S_kv] for padding and a causal
-    one whose last query sees all keys; else what ``sdpa`` has, [B, 1, S_q, S_kv]."""
+    one that ends with the last key, in a window or not; else what ``sdpa`` has, [B, 1, S_q, S_kv]."""
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
     function = mask_function or causal_mask_function
-    plain = function is causal_mask_function and others.get("local_size") is None
+    width = others.get("local_size")
+    plain = function is causal_mask_function if width is None else _is_window(function)
     # A static cache has a tensor here: its keys go on behind the last query.
     if not plain or isinstance(q_offset, torch.Tensor) or q_offset + q_length != kv_offset + kv_length:
         found: torch.Tensor | None = sdpa_mask(
@@ -100,12 +109,32 @@ def mask(
         )
         return found
     padding = None if attention_mask is None else attention_mask[:, kv_offset:]
-    if q_length in (1, kv_length) and (padding is None or _all(padding)):
+    narrow = width is not None and width < kv_length
+    if not narrow and q_length in (1, kv_length) and (padding is None or _all(padding)):
         return None
     if padding is None:
         padding = torch.ones(1, kv_length, dtype=torch.bool, device=others.get("device"))
-        return padding.expand(batch_size, kv_length)
+        padding = padding.expand(batch_size, kv_length)
+    if narrow and not torch.compiler.is_compiling():
+        setattr(padding, WIDTH, width)
     return padding
+
+
+def _window(mask: torch.Tensor | None, width: int | None) -> tuple[int, int]:
+    """Of so many keys up to the query's own. A mask of rows has it already."""
+    width = width or getattr(mask, WIDTH, None)
+    return (width - 1, 0) if width and (mask is None or mask.dim() == 2) else ANY
+
+
+def _is_window(function: Callable[..., Any]) -> bool:
+    """Whether it is transformers' causal mask in a sliding window, and nothing else: the function that joins two."""
+    from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+
+    like = sliding_window_causal_mask_function(1)
+    if getattr(function, "__code__", None) is not like.__code__:
+        return False
+    own, model = (one.__closure__[0].cell_contents for one in (function, like))
+    return causal_mask_function in own and [f.__code__ for f in own] == [f.__code__ for f in model]
 
 
 def _all(padding: torch.Tensor) -> bool:

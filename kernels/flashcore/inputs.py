@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from flashcore.cases import HOSTILE, fresh_seeds, shaped  # noqa: F401
+from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.shapes import Shape
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -29,6 +32,11 @@ def draw(
     q, k, v = shaped(values, q, k, v, lambda n: torch.randn(n, generator=generator))
     q, k, v = (x.to(dtype).to(device) for x in (q, k, v))
     return q, k, v
+
+
+def options(shape: Shape) -> dict[str, Any]:
+    """Arguments of a call that a shape asks for: those of its window, for which a kernel must take scores."""
+    return {} if shape.window is None else {"causal": LOWER_RIGHT, "scores": Scores((shape.window, 0))}
 
 
 #: Of :func:`mask`: padding behind the keys and before them, the former given to each row, too; any keys, those of

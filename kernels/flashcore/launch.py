@@ -116,17 +116,9 @@ class Kernel:
         return self._call_from_python(q, k, v, causal, scale, out, mask)
 
     def extended(
-        self,
-        extras: tuple[Extra, ...],
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        causal: int = False,
-        scale: float | None = None,
-        out: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, extras: tuple[Extra, ...], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: int = False,
+        scale: float | None = None, out: torch.Tensor | None = None, mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """A call with ``extras``, which the variant must take; else as any. Raises: as :meth:`__call__`."""
         return self._call_from_python(q, k, v, causal, scale, out, mask, extras)
 

@@ -166,13 +166,23 @@ def names(device: str) -> list[str]:
     return ["sdpa"] if device == "cpu" else list(BACKENDS)
 
 
-def available_backends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wanted: Sequence[str]) -> list[str]:
+def windowed(q: torch.Tensor, k: torch.Tensor, _v: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    """The mask that is a shape's ``window``, for :func:`sdpa`; None without one."""
+    if window is None:
+        return None
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
+    return seen.triu(k.shape[2] - q.shape[2] - window)
+
+
+def available_backends(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wanted: Sequence[str], mask: torch.Tensor | None = None
+) -> list[str]:
     """Which of the backends ``wanted`` take these inputs here."""
     found = []
     for name in wanted:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings(), backend(name):
             warnings.simplefilter("ignore")  # PyTorch warns about each reason why a backend does not apply
-            sdpa(q, k, v)
+            sdpa(q, k, v, mask=mask)
             if q.is_cuda:
                 torch.cuda.synchronize()
             found.append(name)

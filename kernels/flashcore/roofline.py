@@ -1,8 +1,8 @@
 """The least time a shape can take on this GPU, by its measured ceilings (:mod:`flashcore.peaks`).
 
 =======  ===========================================================================================================
-tensor   4 B H S S_kv D floating point operations at the rate of ``mma.sync`` with FP32 sums
-exp2     B H S S_kv of them
+tensor   4 B H S S_kv D floating point operations at the rate of ``mma.sync`` with FP32 sums; fewer with a window
+exp2     B H S S_kv of them; likewise
 memory   Q, K and V read (and, if caches are warm, O written) once: cold at the rate of DRAM, else at that of the L2
          cache if all four fit there. Cold, what is written may stay in the cache, and is not counted.
 launch   an empty kernel in the same mode
@@ -55,7 +55,7 @@ def load(path: str) -> dict[str, Any]:
 
 def floors(shape: Shape, mode: str, ceilings: Mapping[str, float]) -> dict[str, float]:
     """Microseconds per launch that each ceiling asks for, by the names above; ``mode`` is hot, cold, eager or wall."""
-    scores = shape.B * shape.H * shape.S * shape.keys
+    scores = shape.scores
     if mode == "wall":
         return {"arithmetic": 4 * scores * shape.D / ceilings["matmul_tflops"] * 1e-6}
     traffic, rate = float(shape.tensor_bytes), ceilings["dram_copy_gbps"]
@@ -80,7 +80,7 @@ def distance(shape: Shape, mode: str, ceilings: Mapping[str, float], p50_us: flo
         "bound": bound,
         "pct": round(100 * each[bound] / p50_us, 2) if p50_us > 0 else None,
         "floors_us": {name: round(us, 4) for name, us in each.items()},
-        "tflops": round(4 * shape.B * shape.H * shape.S * shape.keys * shape.D / p50_us * 1e-6, 3) if p50_us else None,
+        "tflops": round(4 * shape.scores * shape.D / p50_us * 1e-6, 3) if p50_us else None,
     }
 
 
@@ -93,7 +93,7 @@ def impossible(
     that an honest kernel is not refused. Operands of half as many ``bits``, on average, make twice the rate. ``slack``
     is for what the loops of :mod:`flashcore.peaks` do beside their instructions.
     """
-    scores = shape.B * shape.H * shape.S * shape.keys
+    scores = shape.scores
     if mode == "wall":
         least = 0.9 * floors(shape, mode, ceilings)["arithmetic"]  # its clock may have risen
     else:

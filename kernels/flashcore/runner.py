@@ -24,7 +24,7 @@ from flashcore import audit, check, inputs, reference, timing
 from flashcore.apart import Code
 from flashcore.build import Built
 from flashcore.errors import FlashcoreError
-from flashcore.extras import Scores
+from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.launch import Kernel
 from flashcore.registry import Variant
 
@@ -137,16 +137,19 @@ class Served:
         _synchronize(q)
 
     def _do_plan(
-        self, number: int, subject: int, mode: str, sets: list[Any], call_us: float, shift: int
+        self, number: int, subject: int, mode: str, sets: list[Any], call_us: float, shift: int, window: int | None
     ) -> dict[str, Any]:
         """``sets`` will be worked on together, each time that ``go`` names this ``number``."""
         self._plans.pop(number, None)
         runs, made = self._subjects[subject], [tuple(self._tensor(*one) for one in each) for each in sets]
         if isinstance(runs, str):
             with reference.backend(runs):
-                plan, timer = _planned(reference.sdpa, mode, made, call_us, shift, gives=False)
+                theirs = functools.partial(reference.sdpa, mask=reference.windowed(*made[0][:3], window))
+                plan, timer = _planned(theirs, mode, made, call_us, shift, gives=False)
             self._plans[number] = functools.partial(_in_backend, runs, plan), timer
         else:
+            if window is not None:
+                runs = functools.partial(runs.extended, (Scores((window, 0)),), causal=LOWER_RIGHT)
             plan, timer = _planned(runs, mode, made, call_us, shift, gives=True)
             self._plans[number] = plan, timer
         graphs = timer.graphs if isinstance(timer, timing.Graph) else 1

@@ -24,6 +24,11 @@ class Clock(Protocol):
 _ALSO_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+def elapsed() -> float:
+    """:meth:`Clock.elapsed` of this computer, for the controller and for the emulator."""
+    return time.clock_gettime(_ALSO_ASLEEP)
+
+
 class SystemClock:
     """The real one."""
 
@@ -34,7 +39,7 @@ class SystemClock:
         return time.monotonic()
 
     def elapsed(self) -> float:
-        return time.clock_gettime(_ALSO_ASLEEP)
+        return elapsed()
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

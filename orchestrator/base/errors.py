@@ -18,7 +18,6 @@
     ├── ConflictError             8    locked, or exists already
     ├── RegressionFound           9
     ├── DoctorFailed             10
-    ├── RunFailed               100    a step or a gate of the job failed
     ├── MachineStopped          100    the machine was stopped under the run; what it has is on its disk
     │                             5    the same, because the money for it was spent
     ├── RunNotFinished          101
@@ -164,11 +163,6 @@ class RegressionFound(FcctlError):
 class DoctorFailed(FcctlError):
     exit_code = 10
     code = "doctor"
-
-
-class RunFailed(FcctlError):
-    exit_code = 100
-    code = "run_failed"
 
 
 class MachineStopped(FcctlError):

@@ -1,4 +1,5 @@
-"""The journal of an active run: one JSON line per intent, on disk before the deed."""
+"""The journal of an active run, one JSON line per intent, on disk before the deed; and who owns the run: a kernel lock
+on ``active/<run-id>/lock``, gone with its process however that dies."""
 
 from __future__ import annotations
 

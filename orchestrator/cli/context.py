@@ -1,4 +1,5 @@
-"""What every verb gets: the global options, the streams, and the way to the workspace."""
+"""What every verb gets: the global options, which may stand before or after it, the streams, and the way to the
+workspace; amounts, and the options that accept a price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What ``fcctl run`` and ``fcctl tune`` share: the options of a launch, and the way from a plan to the run's end."""
+"""What ``fcctl run`` and ``fcctl tune`` share: the options of a launch, the source of ``--rev`` from git, and the way
+from a plan to the run's end."""
 
 from __future__ import annotations
 

@@ -143,13 +143,12 @@ class Call:
         return operation.resource
 
     def _error(self, machine: Machine | None) -> OperationError | None:
-        fault = self.fault
-        if fault is None:
+        if self.fault is None:
             return None
-        if fault.kind == "stockout" and machine is not None:
-            given = fault.value if isinstance(fault.value, dict) else {}
-            return no_stock(self.world, machine, given.get("zones"), detailed=given.get("detailed", True))
-        if fault.kind == "quota" and machine is not None:
-            region = None if fault.value == "GPUS_ALL_REGIONS" else machine.zone.rsplit("-", 1)[0]
-            return quota_exceeded(str(fault.value), 0.0, region)
-        return fault.operation_error()
+        do = self.fault.do
+        if do.stockout is not None and machine is not None:
+            return no_stock(self.world, machine, do.stockout.zones, detailed=do.stockout.detailed)
+        if do.quota is not None and machine is not None:
+            region = None if do.quota == "GPUS_ALL_REGIONS" else catalog.region_of(machine.zone)
+            return quota_exceeded(do.quota, 0.0, region)
+        return do.operation.error() if do.operation is not None else None

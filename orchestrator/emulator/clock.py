@@ -5,27 +5,20 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+
+from orchestrator.base.clock import elapsed
 
 _LOG = logging.getLogger(__name__)
 #: After a sleep of the computer, due events are called within so many real seconds.
 _LOOK_S = 2.0
 
 
-def _ticks() -> float:
-    """Real seconds that include the time the computer slept: a cloud does not sleep with it."""
-    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else ""):
-        if hasattr(time, name):
-            return time.clock_gettime(getattr(time, name))
-    return time.monotonic()
-
-
 class EmulatedClock:
-    """Seconds since the epoch that pass ``speed`` times as fast as real ones.
+    """Seconds since the epoch that pass ``speed`` times as fast as real ones, also while this computer sleeps.
 
     Args:
         start: the first reading; now, if None.
@@ -37,13 +30,13 @@ class EmulatedClock:
             raise ValueError("the emulator's time cannot go backwards")
         self.speed = speed
         self._base = time.time() if start is None else start
-        self._real = _ticks()
+        self._real = elapsed()
         self._lock = threading.Lock()
 
     def now(self) -> float:
         """Emulated seconds since the epoch."""
         with self._lock:
-            return self._base + (_ticks() - self._real) * self.speed
+            return self._base + (elapsed() - self._real) * self.speed
 
     def advance(self, seconds: float) -> None:
         """Jump forward."""

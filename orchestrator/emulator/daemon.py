@@ -1,6 +1,6 @@
 """The emulator in the background: one for each folder, found through a file there, stopped when idle.
 
-``python -m orchestrator.emulator.daemon SETTINGS`` returns 0 when it listens. SETTINGS is JSON: ``state`` (the folder),
+``python -m orchestrator.emulator.daemon SETTINGS``. SETTINGS is JSON: ``state`` (the folder),
 ``idle_s``, ``identity`` (the digest of its code), ``machine`` (created and stopped in a new folder), ``guest_path``.
 """
 
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,31 +81,9 @@ def _until(emulator: Emulator, path: str, status: str) -> None:
         time.sleep(0.01)
 
 
-def detached(settings: dict[str, Any]) -> int:
-    """Serves in its own process: 0 once it listens, :data:`UNREADABLE`, or 1 if it failed."""
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.close(reader)
-        serve(settings, partial(_tell, writer))
-        return 0
-    os.close(writer)
-    word = os.read(reader, 1)
-    return {b"": 1, b"+": 0}.get(word, UNREADABLE)
-
-
-def _tell(writer: int, word: bytes) -> None:
-    os.write(writer, word)
-    os.close(writer)
-
-
-def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
-    """Serves until it is idle.
-
-    Args:
-        tell: called once, with ``+`` when it listens or ``-`` when the state cannot be read.
-
-    Raises OSError, ConflictError: it cannot serve, whatever the state is.
-    """
+def serve(settings: dict[str, Any]) -> int:
+    """Serves until it is idle; :data:`RECORD` is there while it listens. Returns the exit code. Raises OSError,
+    ConflictError: it cannot serve, whatever the state is."""
     state = Path(settings["state"])
     scenario = Scenario(guest_path=tuple(settings["guest_path"]))
     emulator = Emulator(state, scenario=scenario, fresh_secret=True)
@@ -115,21 +93,21 @@ def serve(settings: dict[str, Any], tell: Callable[[bytes], None]) -> None:
     try:
         emulator.start()
     except (ValueError, LookupError, TypeError, AttributeError):
-        tell(b"-")
-        raise
+        traceback.print_exc()
+        return UNREADABLE
     record = state / RECORD
     record.unlink(missing_ok=True)  # of a killed one
     try:
         _begin(emulator, state, settings["machine"])
         scenario.latency = _LATENCY
         _write(record, {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]})
-        tell(b"+")
         why = wait_until_stopped(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
         _say(f"stopping: {why}")
         with contextlib.suppress(OSError):
             record.unlink()
     finally:
         emulator.stop()
+    return 0
 
 
 def _signalled(emulator: Emulator, number: int, _frame: object) -> None:
@@ -165,4 +143,4 @@ def _write(record: Path, value: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(detached(json.loads(sys.argv[1])))
+    sys.exit(serve(json.loads(sys.argv[1])))

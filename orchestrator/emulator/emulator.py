@@ -20,7 +20,7 @@ from orchestrator.emulator.clock import EmulatedClock, parse_timestamp
 from orchestrator.emulator.guest import end_orphan
 from orchestrator.emulator.processes import Guardian
 from orchestrator.emulator.refusals import ApiError, path_of
-from orchestrator.emulator.scenario import Faults, FaultSyntax, Scenario
+from orchestrator.emulator.scenario import Faults, Scenario
 from orchestrator.emulator.server import Server
 from orchestrator.emulator.service import LostReply, Service
 from orchestrator.emulator.world import Machine, World, schedule, supersede
@@ -80,7 +80,7 @@ class Control:
         Raises ApiError: unknown, or an invalid body."""
         try:
             return self._post(path.split("/"), body)
-        except (LookupError, ValueError, TypeError, FaultSyntax) as error:
+        except (LookupError, ValueError, TypeError) as error:
             raise ApiError("invalid", str(error)) from None
 
     def _post(self, parts: list[str], body: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Control:
         if parts == ["faults"]:
             self._faults.clear()
             for entry in body.get("faults", []):
-                self._faults.add(**{"for_s" if key == "for" else key: value for key, value in entry.items()})
+                self._faults.add(**entry)
             return {}
         raise ApiError("notFound", f"unknown control of the emulator '{'/'.join(parts)}'")
 

@@ -12,11 +12,11 @@ from http import HTTPStatus
 from typing import Any
 
 _HELP = "https://cloud.google.com/compute/docs/resource-error"
-#: Reason -> HTTP status, domain and, where the API sends one, google.rpc status.
+#: Reason -> HTTP status, domain and, where the API sends one, google.rpc status; first the usual one of each status.
 REASONS: dict[str, tuple[int, str, str | None]] = {
+    "badRequest": (400, "global", None),
     "invalid": (400, "global", None),
     "required": (400, "global", None),
-    "badRequest": (400, "global", None),
     "resourceNotReady": (400, "global", None),
     "resourceInUseByAnotherResource": (400, "global", None),
     "authError": (401, "global", "UNAUTHENTICATED"),
@@ -25,12 +25,12 @@ REASONS: dict[str, tuple[int, str, str | None]] = {
     "quotaExceeded": (403, "usageLimits", None),
     "rateLimitExceeded": (403, "usageLimits", "PERMISSION_DENIED"),
     "notFound": (404, "global", None),
-    "alreadyExists": (409, "global", None),
+    "methodNotAllowed": (405, "global", None),
     "conflict": (409, "global", None),
+    "alreadyExists": (409, "global", None),
     "conditionNotMet": (412, "global", None),
     "internalError": (500, "global", "INTERNAL"),
     "backendError": (503, "global", "UNAVAILABLE"),
-    "methodNotAllowed": (405, "global", None),
 }
 
 

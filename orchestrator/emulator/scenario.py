@@ -14,13 +14,12 @@ One fault is a mapping of the conditions of a request and what to ``do``::
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from orchestrator.base import models
 from orchestrator.base.errors import ConfigError
@@ -28,87 +27,128 @@ from orchestrator.base.models import WRITTEN
 from orchestrator.emulator import catalog
 from orchestrator.emulator.refusals import REASONS, ApiError, OperationError
 
-KINDS = ("http", "operation", "stockout", "quota", "drop", "delay", "never_finish")
-_CONDITIONS = ("action", "method", "path", "nth", "for", "do")
-#: The reason for a bare status.
-_REASON_OF = {
-    400: "badRequest",
-    401: "authError",
-    403: "forbidden",
-    404: "notFound",
-    409: "conflict",
-    412: "conditionNotMet",
-    429: "rateLimitExceeded",
-    500: "internalError",
-    503: "backendError",
-}
+Nth = tuple[tuple[int, int | None], ...]
 
 
-class FaultSyntax(ValueError):
-    """An invalid fault."""
+class HttpFault(BaseModel):
+    """The answer to the request, which is not served."""
+
+    model_config = WRITTEN
+
+    status: int | None = None
+    reason: str | None = None
+    message: str | None = None
+
+    def error(self) -> ApiError:
+        status = self.status or REASONS.get(self.reason or "", (400,))[0]
+        usual = (name for name, (of_it, *_) in REASONS.items() if of_it == status)
+        reason = self.reason or next(usual, "rateLimitExceeded" if status == 429 else "backendError")
+        return ApiError(reason, self.message or f"scripted fault: {reason}", status=status)
 
 
-@dataclass
-class Fault:
-    """One scripted fault; ``seen`` counts the requests its conditions matched."""
+class OperationFault(BaseModel):
+    """The error that the operation ends with; ``applied``: after it has taken effect."""
 
-    kind: str
-    value: Any
+    model_config = WRITTEN
+
+    code: Annotated[str, Field(min_length=1)]
+    http: int | None = 400
+    message: str | None = None
+    details: list[dict[str, Any]] = []
+    applied: bool = False
+
+    def error(self) -> OperationError:
+        return OperationError(self.code, self.message or f"scripted fault: {self.code}", self.http, list(self.details))
+
+
+class StockoutFault(BaseModel):
+    model_config = WRITTEN
+
+    #: Those to recommend; None: those of the region with stock.
+    zones: list[str] | None = None
+    detailed: bool = True
+
+
+class Effect(BaseModel):
+    """What happens to a request: exactly one of these."""
+
+    model_config = WRITTEN
+
+    http: Annotated[HttpFault | None, BeforeValidator(lambda v: {"status": v} if isinstance(v, int) else v)] = None
+    operation: OperationFault | None = None
+    stockout: Annotated[StockoutFault | None, BeforeValidator(lambda v: {} if v is True else v)] = None
+    #: NVIDIA_L4_GPUS, PREEMPTIBLE_NVIDIA_L4_GPUS or GPUS_ALL_REGIONS.
+    quota: str | None = None
+    #: ``before``: the request has no effect; ``after``: only the reply is lost.
+    drop: Literal["before", "after"] | None = None
+    #: Emulated seconds.
+    delay: Annotated[float, Field(ge=0)] | None = None
+    never_finish: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        value = {value: True} if isinstance(value, str) else value
+        if isinstance(value, Mapping) and len(value) != 1:
+            raise ValueError(f"exactly one of: {', '.join(cls.model_fields)}")
+        return value
+
+
+def _ranges(value: Any) -> Nth:
+    """``2``, ``[1, 3]``, ``2-4`` or ``3+``; None: all."""
+    if value is None:
+        return ((1, None),)
+    try:
+        return tuple(_range(str(part)) for part in (value if isinstance(value, list) else [value]))
+    except ValueError:
+        raise ValueError(f"must be such as 2, [1, 3], 2-4 or 3+, not '{value}'") from None
+
+
+def _range(text: str) -> tuple[int, int | None]:
+    if text.endswith("+"):
+        return int(text[:-1]), None
+    low, _, high = text.partition("-")
+    return int(low), int(high or low)
+
+
+class Fault(BaseModel):
+    """One scripted fault."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
     action: str = "*"
     method: str = "*"
     path: str = "*"
-    nth: tuple[tuple[int, int | None], ...] = ((1, None),)
-    window_s: float | None = None
-    seen: int = 0
-    first: float | None = field(default=None, repr=False)
+    nth: Annotated[Nth, BeforeValidator(_ranges)] = ((1, None),)
+    for_s: float | None = Field(None, alias="for")
+    do: Effect
+    #: Of the requests that its conditions matched: how many, and when the first came.
+    _seen: int = PrivateAttr(0)
+    _first: float = PrivateAttr(0.0)
 
     def meets(self, action: str, method: str, path: str, now: float) -> bool:
         """Counts the request if the conditions match; whether the fault applies to it."""
-        if not (fnmatchcase(action, self.action) and fnmatchcase(method, self.method) and fnmatchcase(path, self.path)):
+        pairs = ((action, self.action), (method, self.method.upper()), (path, self.path))
+        if not all(fnmatchcase(value, pattern) for value, pattern in pairs):
             return False
-        self.seen += 1
-        self.first = now if self.first is None else self.first
-        if self.window_s is not None and now > self.first + self.window_s:
+        self._seen += 1
+        self._first = now if self._seen == 1 else self._first
+        if self.for_s is not None and now > self._first + self.for_s:
             return False
-        return any(low <= self.seen and (high is None or self.seen <= high) for low, high in self.nth)
-
-    def http_error(self) -> ApiError | None:
-        """The error to answer with instead of serving the request, for kind ``http``."""
-        if self.kind != "http":
-            return None
-        given = self.value if isinstance(self.value, Mapping) else {"status": self.value}
-        reason = given.get("reason")
-        status = int(given.get("status") or REASONS.get(str(reason), (400,))[0])
-        reason = str(reason or _REASON_OF.get(status, "backendError"))
-        return ApiError(reason, str(given.get("message") or f"scripted fault: {reason}"), status=status)
-
-    def operation_error(self) -> OperationError | None:
-        """The error the operation ends with, for kind ``operation``."""
-        if self.kind != "operation":
-            return None
-        given = self.value
-        code = str(given["code"])
-        http = given.get("http", 400)
-        message = str(given.get("message") or f"scripted fault: {code}")
-        return OperationError(code, message, None if http is None else int(http), list(given.get("details", [])))
-
-    @property
-    def applied(self) -> bool:
-        """Whether an operation that ends with an error has taken effect."""
-        return self.kind == "operation" and bool(self.value.get("applied"))
+        return any(low <= self._seen and (high is None or self._seen <= high) for low, high in self.nth)
 
 
 class Faults:
     """The scripted faults. The first fault that matches a request applies."""
 
-    def __init__(self, script: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, script: Iterable[Fault | Mapping[str, Any]] = ()) -> None:
         self._lock = threading.Lock()
-        self._faults = [parse(entry) for entry in script]
+        self._faults = [Fault.model_validate(entry) for entry in script]
 
     def add(self, **entry: Any) -> Fault:
         """``add(action="instances.start", nth=1, do={"http": 503})``; ``for`` is spelt ``for_s`` here. Raises
-        FaultSyntax: an unknown condition or fault."""
-        fault = parse({"for" if key == "for_s" else key: value for key, value in entry.items()})
+        ValueError: an unknown condition or fault."""
+        fault = Fault.model_validate(entry)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -122,66 +162,6 @@ class Faults:
         with self._lock:
             struck = [fault for fault in self._faults if fault.meets(action, method, path, now)]
         return struck[0] if struck else None
-
-
-def parse(entry: Mapping[str, Any]) -> Fault:
-    """One entry of the script. Raises FaultSyntax: an unknown key or value."""
-    unknown = set(entry) - set(_CONDITIONS)
-    if unknown:
-        raise FaultSyntax(f"unknown key '{min(unknown)}'; known: {', '.join(_CONDITIONS)}")
-    do = entry.get("do")
-    do = {do: True} if isinstance(do, str) else do
-    if not isinstance(do, Mapping) or len(do) != 1 or next(iter(do)) not in KINDS:
-        raise FaultSyntax(f"'do' needs exactly one of: {', '.join(KINDS)}")
-    kind, value = next(iter(do.items()))
-    fits, wrong = _VALUES.get(kind, (lambda _: True, ""))
-    if not fits(value):
-        raise FaultSyntax(wrong)
-    return Fault(
-        kind=kind,
-        value=value,
-        action=str(entry.get("action", "*")),
-        method=str(entry.get("method", "*")).upper(),
-        path=str(entry.get("path", "*")),
-        nth=_nth(entry.get("nth")),
-        window_s=None if entry.get("for") is None else float(entry["for"]),
-    )
-
-
-#: Which values a kind takes, and what to say of others.
-_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "operation": (
-        lambda value: isinstance(value, Mapping) and bool(value.get("code")),
-        "'operation' needs a code: {code: QUOTA_EXCEEDED, http: 403}",
-    ),
-    "drop": (
-        lambda value: value in ("before", "after"),
-        "'drop' must be before (the request has no effect) or after (only the reply is lost)",
-    ),
-    "delay": (lambda value: isinstance(value, int | float) and value >= 0, "'delay' must be a number of seconds"),
-    "quota": (
-        lambda value: isinstance(value, str),
-        "'quota' must be a metric: NVIDIA_L4_GPUS, PREEMPTIBLE_NVIDIA_L4_GPUS or GPUS_ALL_REGIONS",
-    ),
-    "http": (lambda value: isinstance(value, int | Mapping), "'http' must be a status, or {status, reason, message}"),
-}
-
-
-def _nth(value: Any) -> tuple[tuple[int, int | None], ...]:
-    if value is None:
-        return ((1, None),)
-    parts = value if isinstance(value, list) else [value]
-    return tuple(_range(str(part)) for part in parts)
-
-
-def _range(text: str) -> tuple[int, int | None]:
-    try:
-        if text.endswith("+"):
-            return int(text[:-1]), None
-        low, _, high = text.partition("-")
-        return int(low), int(high or low)
-    except ValueError:
-        raise FaultSyntax(f"'nth' must be such as 2, [1, 3], 2-4 or 3+, not '{text}'") from None
 
 
 class Latency(BaseModel):
@@ -216,15 +196,6 @@ REALISTIC = Latency(
 )  # fmt: skip
 
 
-def _checked_faults(script: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for number, entry in enumerate(script, 1):
-        try:
-            parse(entry)
-        except (FaultSyntax, AttributeError, TypeError) as error:
-            raise ValueError(f"fault {number}: {error}") from None
-    return script
-
-
 class Scenario(BaseModel):
     """The cloud around the instances. Mutable: tests change it while the emulator runs."""
 
@@ -252,7 +223,7 @@ class Scenario(BaseModel):
     speed: float = 1.0
     #: Folders in front of ``PATH`` inside the instances: programs that their image brings.
     guest_path: tuple[str, ...] = ()
-    faults: Annotated[list[dict[str, Any]], AfterValidator(_checked_faults)] = []
+    faults: list[Fault] = []
 
     def quota(self, metric: str, region: str | None) -> float:
         """The limit granted."""

@@ -17,7 +17,7 @@ from orchestrator.emulator import instances, requests
 from orchestrator.emulator.call import Call
 from orchestrator.emulator.refusals import ApiError, invalid
 from orchestrator.emulator.requests import Collection
-from orchestrator.emulator.scenario import Faults
+from orchestrator.emulator.scenario import Effect, Faults
 from orchestrator.emulator.world import World
 
 Handler = Callable[[Call], dict[str, Any]]
@@ -112,6 +112,8 @@ def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
 
 
 _POLL_S = 0.005
+#: Of a request that no fault meets.
+NOTHING = Effect.model_construct()
 
 
 class LostReply(Exception):
@@ -142,17 +144,18 @@ class Service:
         below = path.split("/", 2)[2] if path.count("/") > 1 else ""
         fault = self._faults.for_request(route.action, method, below, self._world.now())
         call = Call(self._world, route.action, path, at, query, body, fault)
-        if fault is not None and fault.kind == "delay":
-            self._sleep(float(fault.value))
-        if fault is not None and (error := fault.http_error()) is not None:
-            raise error
-        if fault is not None and (fault.kind, fault.value) == ("drop", "before"):
+        do = fault.do if fault is not None else NOTHING
+        if do.delay is not None:
+            self._sleep(do.delay)
+        if do.http is not None:
+            raise do.http.error()
+        if do.drop == "before":
             raise LostReply
         waited = route.handler(call) if route.action.endswith(".wait") else None  # without the lock: it blocks
         with self._world.lock:
             answer = waited or (self._once(call, route) if method != "GET" else route.handler(call))
             answer = copy.deepcopy(answer)
-        if fault is not None and fault.kind == "drop":
+        if do.drop is not None:
             raise LostReply
         return answer
 

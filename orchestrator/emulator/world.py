@@ -253,12 +253,12 @@ def _with_fault(
     marks = 1
     while marks < len(steps) and steps[marks][1] == MARK:
         marks += 1
-    if fault is not None and fault.kind == "never_finish":
+    if fault is not None and fault.do.never_finish:
         return steps[:marks]
     if error is None:
         return [*steps, (0.0, "finish", {})]
     ending = (0.0, "fail", {"fields": error.fields()})
-    if fault is not None and fault.applied:
+    if fault is not None and fault.do.operation is not None and fault.do.operation.applied:
         return [*steps, ending]
     return [*steps[:marks], *undo, ending]
 

@@ -12,10 +12,8 @@ from orchestrator.hosts.claims import (
     active_on,
     as_target,
     finding,
-    is_target,
     projects_of,
     recent_records,
-    target_of_plan,
 )
 from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine, Operation
@@ -34,6 +32,7 @@ from orchestrator.money.reconcile import Account, account, learned
 from orchestrator.money.usage_recorder import ResourceRecorder, record_resources, usage_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.rebuild import settle_lost
+from orchestrator.runs.machine.other_runs import is_for
 from orchestrator.runs.notices import of_left_running
 from orchestrator.runs.services import Services
 
@@ -324,7 +323,7 @@ def stop(
         else:
             ended.append(StopResult(one, True, done[0].reason or done[0].how))
             for run_id, plan in services.store.pending_releases().items():
-                if is_target(target_of_plan(plan), machine):
+                if is_for(plan, machine.project, machine.name):
                     services.store.remove_pending_release(run_id)
             release_lost(services, cloud, machine.project)
     return ended

@@ -10,20 +10,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostError
+from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import SAME_S, started_between
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.endpoint import on_loopback
-from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target, read_target
+from orchestrator.machines.provision.release import runs_on_host
+from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
+from orchestrator.runs.machine.other_runs import is_for, target_of_plan
 from orchestrator.runs.services import Services
 from orchestrator.tune.fleet_rules import further
 
@@ -50,7 +52,9 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
     store = services.store
     claims = [_active_claim(services, run_id, machine) for run_id in active_on(services, machine)]
     claims += [*_sessions_on(services, machine), *_in_the_book(services, machine)]
-    pending = [run_id for run_id, plan in store.pending_releases().items() if is_target(target_of_plan(plan), machine)]
+    pending = [
+        run_id for run_id, plan in store.pending_releases().items() if is_for(plan, machine.project, machine.name)
+    ]
     known = {claim.run_id for claim in claims}
     for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *pending]):
         if run_id not in known and store.is_complete(run_id):
@@ -61,7 +65,7 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
 def active_on(services: Services, machine: Machine) -> Iterator[str]:
     """The active runs of this workspace on this machine."""
     for run_id in services.store.active():
-        if is_target(target_of_plan(services.store.plan_of(run_id)), machine):
+        if is_for(services.store.plan_of(run_id), machine.project, machine.name):
             yield run_id
 
 
@@ -97,7 +101,7 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
     own_book = services.sessions
     for book, session_id in [*((own_book, name) for name in own_book.open()), *own_book.abroad()]:
         plan, entries = book.plan_of(session_id), book.journal_of(session_id)
-        if not is_target(target_of_plan(plan), machine):
+        if not is_for(plan, machine.project, machine.name):
             continue
         if book.is_followed(session_id):
             yield Claim(session_id, "followed", _line(entries, machine))
@@ -146,16 +150,8 @@ def active_runs(services: Services, place: AuditedProject, machine: Machine) -> 
     known = services.book.known(machine.project, machine.name)
     if machine.power is not Power.RUNNING or known is None or known.instance_id != machine.id:
         return None
-    try:
-        session = services.hosts.connect(place.target_of(machine) or as_target(machine, place))
-    except HostError:
-        return None
-    try:
-        return {run.run_id for run in session.status(None) if run.status not in wire.RUN_ENDINGS}
-    except HostError:
-        return None
-    finally:
-        session.close()
+    there = runs_on_host(services, place.target_of(machine) or as_target(machine, place))
+    return None if there is None else {run.run_id for run in there if run.status not in wire.RUN_ENDINGS}
 
 
 def _with_those_at_work(claims: Sequence[Claim], there: Iterable[str]) -> list[Claim]:
@@ -246,20 +242,6 @@ def recent_records(services: Services) -> list[UsageRecord]:
         for record in services.spending.state().starts()
         if now - record.seen < REMEMBERED_S or record.stopped is None or record.instance_id in has_disks
     ]
-
-
-def target_of_plan(plan: Mapping[str, Any] | None) -> Target | None:
-    """The target that a plan was made for; None if it cannot be read."""
-    try:
-        return read_target((plan or {}).get("target"))
-    except ValueError:
-        return None
-
-
-def is_target(target: Target | None, machine: Machine) -> bool:
-    """Whether ``machine`` belongs to the target."""
-    own = target.cloud if target is not None else None
-    return own is not None and (own.project, own.instance) == (machine.project, machine.name)
 
 
 # ------------------------------------------------------------------------------------ machines that a search created

@@ -158,7 +158,7 @@ def _why_off(services: Services, target: CloudTarget, machine: Machine) -> str |
         return None
     ours = our_stop(services.book, machine.project, machine.name)
     stopped = why_stopped(machine.name, machine.id, machine, history, None, our_stop=ours) if history else None
-    return None if stopped is None or stopped.how == "unknown" else stopped.reason
+    return None if stopped is None or stopped.how == "unknown" else stopped.message
 
 
 # ----------------------------------------------------------------------------------------------------------------- up

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, HostError
+from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, HostError, MachineStopped
 from orchestrator.base.journal import JournalEntry, newest
-from orchestrator.leases.stop_reason import StopReason, our_stop, why_stopped
+from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
@@ -188,7 +188,7 @@ class MachineLease:
         return price if too_dear(known.name, known.hardware, price, request) is None else None
 
     # ------------------------------------------------------------------------------------------------------ check
-    def why_stopped(self) -> StopReason | None:
+    def why_stopped(self) -> MachineStopped | None:
         """Why the machine is off; None while it runs. Raises CloudError, AuthError."""
         known = self.last_known()
         if not known:
@@ -199,7 +199,7 @@ class MachineLease:
             return None
         return self.stop_reason(seen)
 
-    def stop_reason(self, seen: Machine | None) -> StopReason | None:
+    def stop_reason(self, seen: Machine | None) -> MachineStopped | None:
         """Why the machine that the owner had, of whose name the cloud shows ``seen``, went off."""
         known, entries, name = self.last_known(), self.entries(), self.target.instance
         timer = newest(entries, "armed").get("deadline")

@@ -173,7 +173,7 @@ class Sandbox:
         if code == _UNREADABLE:
             self._set_aside()  # of another version, or truncated
             code = self._run(log)
-        daemon = self._record() if code == 0 else None
+        daemon = self._record() if code is None else None
         if daemon is None:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-8:]
             raise CloudError(
@@ -183,8 +183,8 @@ class Sandbox:
             )
         return daemon
 
-    def _run(self, log: Path) -> int:
-        """Starts the emulator; 0 once it listens, else its exit status."""
+    def _run(self, log: Path) -> int | None:
+        """Starts the emulator, which outlives this process; its exit status, or None once it listens."""
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             starter = subprocess.Popen(
@@ -194,16 +194,19 @@ class Sandbox:
             )  # fmt: skip
         finally:
             os.close(descriptor)
+        limit, listens = time.monotonic() + _START_LIMIT_S, False
         try:
-            return starter.wait(_START_LIMIT_S)
-        except BaseException as error:
-            # Kill the whole process group, with the emulator itself. Also on Ctrl-C.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(starter.pid, signal.SIGKILL)
-            starter.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                return -signal.SIGKILL
-            raise
+            while not listens and starter.poll() is None and time.monotonic() < limit:
+                time.sleep(_POLL_S)
+                daemon = self._record()
+                listens = daemon is not None and daemon.pid == starter.pid
+        finally:
+            if not listens:  # also on Ctrl-C
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(starter.pid, signal.SIGKILL)
+                starter.wait()
+        status, starter.returncode = starter.returncode, 0  # nobody here waits for it
+        return None if listens else status
 
     def _settings(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,5 @@
-"""Results for other tools: runs as JSON, benchmarks as CSV or JSON lines, and FlashCore's figures."""
+"""Results for other tools: runs as JSON, benchmarks as CSV or JSON lines, FlashCore's figures; and a run's artifacts
+outside the store (``--publish DIR``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Figures that another program measured, as a run of the store that says so wherever it is shown: by its status, its
-job, its target, its id and the method of its benchmarks. No comparison with it has a verdict."""
+job, its target, its id and the method of its benchmarks. No comparison with it has a verdict.
+
+The published runs of an H100 and an H200 are laid out as complete runs of a workspace here, too.
+"""
 
 from __future__ import annotations
 

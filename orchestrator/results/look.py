@@ -1,4 +1,4 @@
-"""Finished runs by name or tag, with their documents."""
+"""Finished runs by name or tag, with their documents; and from which runs a run comes."""
 
 from __future__ import annotations
 

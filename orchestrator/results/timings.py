@@ -1,4 +1,5 @@
-"""A benchmark document read as timings: what was measured, on which shape, by our kernel or by the reference.
+"""A benchmark document read as timings: what was measured, on which shape, by our kernel or by the reference; and what
+the index of the store keeps of each.
 
 The documents come from a host, so that nothing in them need be there or have the right type.
 """

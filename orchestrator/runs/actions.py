@@ -311,7 +311,7 @@ class RunActions:
             return
         why = machine.why_it_goes_down()
         if why is not None:
-            self.log("went_down", how=why.how, status=why.status, reason=why.reason, at=why.at)
+            self.log("went_down", how=why.how, status=why.status, reason=why.message, at=why.at)
 
     def wait(self) -> NoReturn:
         """Raises MachineStopped for a run whose results are on the disk of a machine that is off."""

@@ -78,11 +78,7 @@ def run_there(services: Services, saved: SavedPlan, source: Source | None) -> Ru
         with suppress(FcctlError):  # a later command does it
             _end(services, run_id)
         return None
-    record = finished.record if finished is not None else None
-    if record is not None and record.status in ("error", "lost", "preempted"):
-        services.observer.note(f"{name} could not be used to compile: {record.message} (fcctl results show {run_id})")
-        return None
-    return record
+    return finished.record if finished is not None else None
 
 
 def _end(services: Services, run_id: str) -> None:

@@ -86,6 +86,8 @@ def _from_builder(
     folder, intake = services.store.folder(record.run_id), active.intake()
     steps = host_results(functools.partial(read_below, folder), record.run_id)
     if list(steps) != [spec.id for spec in specs]:
+        why = record.message or f"its run ended as {record.status}"
+        services.observer.note(f"{record.target} could not be used to compile: {why} (run {record.run_id})")
         return None
     for file in sorted(f for top in ("steps", "artifacts") for f in (folder / top).rglob("*") if f.is_file()):
         path = file.relative_to(folder).as_posix()

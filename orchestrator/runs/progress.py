@@ -152,12 +152,10 @@ def _phase(
         hours=sum(line.seconds for line in own if line.what is None) / 3600,
         usd=sum(line.usd for line in own),
         planned_hours=hours,
-        planned_usd=phase.usd if phase.usd is not None else _product(hours, usd_per_hour),
+        planned_usd=phase.usd
+        if phase.usd is not None or hours is None or usd_per_hour is None
+        else hours * usd_per_hour,
     )
-
-
-def _product(hours: float | None, usd_per_hour: float | None) -> float | None:
-    return None if hours is None or usd_per_hour is None else hours * usd_per_hour
 
 
 def _records(services: Services, job: str) -> Iterator[RunRecord]:

@@ -1,4 +1,5 @@
-"""Reopens a run whose controller is gone; cancels it, gives it up, or starts its machine again for its results."""
+"""Reopens a run whose controller is gone; cancels it, gives it up, or starts its machine again for its results; and
+estimates when a run that has not ended will have."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
@@ -250,6 +250,8 @@ def _of(services: Services, state: ActiveState) -> Remaining:
 def _usual_s(services: Services, state: ActiveState) -> float | None:
     """What earlier runs of the job on the target took, those that passed."""
     rows = services.store.rows(limit=RUNS_BEFORE, job=state.job, target=state.target, status="passed")
+    from statistics import median
+
     return median(row.duration_s for row in rows) if rows else None
 
 

@@ -301,7 +301,7 @@ def _end_if_off(
     stopped = why.at if why is not None else None
     if stopped is None and seen is not None and is_same:
         stopped = seen.stopped
-    reason = why.reason if why is not None else f"{machine.name} was stopped and started again"
+    reason = why.message if why is not None else f"{machine.name} was stopped and started again"
     if why is not None and why.how == "guest":
         reason = f"{machine.name} stopped itself: it was idle, or its time limit was reached"
     _note_end(services, _end(services, saved, session, "off", reason, stopped))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
@@ -75,7 +76,7 @@ class FleetCoordinator:
             self._notes.note(f"host {host.name}: cannot be used: {_in_words(error)}")
             self.members[host.name].stop("this computer has no connection to the search")
 
-        tunnel = WorkerTunnel(self._tunnels, host, self._is_on_host, self._leader_tunnel)
+        tunnel = WorkerTunnel(self._tunnels, host, partial(on_host, self.services.store), self._leader_tunnel)
         tunnel.before, tunnel.on_failure = before, unusable
         self._worker_tunnels[host.name] = tunnel
         self.members[host.name] = Member(
@@ -126,9 +127,6 @@ class FleetCoordinator:
     def link(self) -> ReconnectingHost:
         """To the leader."""
         return ReconnectingHost(self.services.hosts, self._saved.target, self.services.clock, self.observer)
-
-    def _is_on_host(self, run_id: str) -> bool:
-        return on_host(self.services.store, run_id)
 
     def _leader_is_on_host(self, run_id: str) -> bool:
         """Another run resumes a search that was complete, and may have resumed another meanwhile."""

@@ -1,4 +1,5 @@
-"""Plans of a search on several machines, and what all of them may cost."""
+"""Plans of a search on several machines, what all of them may cost, and ``fcctl tune --resume`` for one that lost its
+fcctl or its first machine."""
 
 from __future__ import annotations
 

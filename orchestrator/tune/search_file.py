@@ -1,4 +1,5 @@
-"""``tune/<name>.yaml``: the spec that the host gets, and the keys that only the controller needs."""
+"""``tune/<name>.yaml``: the spec that the host gets, and the keys that only the controller needs; and a search as a job
+of one step, which ``fcctl tune`` runs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ class Grid:
     """A table. Columns in ``numbers`` are aligned right, rows in ``references`` are not ours.
 
     A terminal that is too narrow leaves out the columns in ``optional``, the first of them first; -1 stands for the
-    notes. Values of the column ``group`` are lines of their own once it is left out.
+    notes. Values of the column ``group`` are lines of their own once it is left out; with ``below``, all that is left
+    out is a line for each row below the table.
     """
 
     kind: ClassVar[str] = "grid"
@@ -50,6 +51,7 @@ class Grid:
     references: tuple[int, ...] = ()
     optional: tuple[int, ...] = ()
     group: int | None = None
+    below: bool = False
     #: On a page each row has a box with its key, for the form ``pick``; those in ``chosen`` are checked.
     keys: tuple[str, ...] = ()
     chosen: frozenset[str] = frozenset()
@@ -178,9 +180,17 @@ class Section:
     blocks: Sequence[Block]
 
 
+#: A page that answers first shows longer tables on demand.
+LONG = 8
+
+
 def closed(blocks: Iterable[Block]) -> Iterator[Block]:
-    """For a page that answers first: what is folded is shown on demand."""
-    return (replace(block, is_open=False) if isinstance(block, Folded) else block for block in blocks)
+    """For a page that answers first: what is folded, and long tables, are shown on demand."""
+    for block in blocks:
+        if isinstance(block, Folded):
+            yield replace(block, is_open=False)
+        else:
+            yield Folded(block.caption, (block,)) if isinstance(block, Grid) and len(block.rows) > LONG else block
 
 
 # ------------------------------------------------------------------------------------------------ Markdown
@@ -221,7 +231,7 @@ def _markdown(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
             yield from (f"### {escape(block.chart.title)}", "")
             yield f"![{escape(block.chart.caption)}](<{pictures[block.chart.name]}>)"
         case Folded():
-            yield from (f"<details><summary>{escape(block.summary)}</summary>", "")
+            yield from (f"<details{' open' * block.is_open}><summary>{escape(block.summary)}</summary>", "")
             yield from (*markdown(block.blocks, pictures), "</details>")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment, Segments
 from rich.table import Table as RichTable
@@ -90,20 +90,21 @@ def _trimmed(lines: list[list[Segment]], plain: Callable[[str], str] | None) -> 
         yield Segment("\n")
 
 
-def fits(console: Console, piece: RenderableType, width: int | None = None) -> bool:
-    unlimited = console.options.update(width=_ANY_WIDTH)
-    return Measurement.get(console, unlimited, piece).maximum <= (width or console.width)
+def _fits(console: Console, table: Table, width: int) -> bool:
+    return Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum <= width
 
 
 class FirstThatFits:
-    """Of several ways to show the same, the first whose lines are not wider than the terminal; the last if none is."""
+    """Of several tables that show the same, the first that is not wider than the terminal, the last if none is; each
+    with the lines below it."""
 
-    def __init__(self, choices: Sequence[RenderableType]) -> None:
+    def __init__(self, choices: Sequence[tuple[Table, Sequence[Text]]]) -> None:
         self._choices = choices
 
     def _chosen(self, console: Console, options: ConsoleOptions) -> RenderableType:
-        fitting = (one for one in self._choices[:-1] if fits(console, one, options.max_width))
-        return next(fitting, self._choices[-1])
+        fitting = (one for one in self._choices[:-1] if _fits(console, one[0], options.max_width))
+        table, below = next(fitting, self._choices[-1])
+        return Group(table, *below) if below else table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._chosen(console, options)
@@ -137,7 +138,7 @@ def rendered(block: blocks.Block) -> Iterator[Piece]:
         case blocks.Grid():
             dropped = [frozenset(block.optional[:n]) for n in range(len(block.optional) + 1)]
             choices = [*((drop, 200) for drop in dropped), *((dropped[-1], width) for width in (40, 24, 16))]
-            yield FirstThatFits([_grid(block, drop, width) for drop, width in choices])
+            yield FirstThatFits([(_grid(block, drop, width), [*_below(block, drop)]) for drop, width in choices])
         case blocks.Folded():
             yield f"\n{block.summary}", "bold"
             for inner in block.blocks:
@@ -156,6 +157,14 @@ def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int) -> Table:
             table.add_row(Text(blocks.plain(group) or "-", "bold"))
         table.add_row(*(_cell(row[i], width, notes=-1 not in dropped) for i in columns))
     return table
+
+
+def _below(grid: blocks.Grid, dropped: frozenset[int]) -> Iterator[Text]:
+    """What the table leaves out, by row, if that is to be said."""
+    for row in grid.rows if grid.below and dropped else ():
+        facts = [text for i in range(len(row)) if i in dropped and (text := blocks.plain(row[i]))]
+        if facts:
+            yield Text(f"{blocks.plain(row[0])}: {', '.join(facts)}", "dim")
 
 
 def _cell(cell: str | blocks.Cell, width: int = 400, *, notes: bool = True) -> Text:

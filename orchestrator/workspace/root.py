@@ -1,4 +1,5 @@
-"""Finds the workspace: the nearest parent folder with a fcctl.toml that no run left there."""
+"""Finds the workspace, the nearest parent folder with a fcctl.toml that no run left there; adds tables to that file, or
+removes them, and keeps the rest of its text."""
 
 from __future__ import annotations
 

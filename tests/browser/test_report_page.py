@@ -57,7 +57,7 @@ def test_a_screen_reader_hears_words_for_every_picture(browser: Any, report: Pat
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.get_by_role("table", name="Times on mission (1,8,512,64), hot").count() == 1
     page.get_by_text("Numbers of this chart").first.click()
-    assert page.get_by_role("table", name="Ladder: values").is_visible()
+    assert page.get_by_role("table", name="Times: values").is_visible()
     page.close()
 
 

@@ -3,7 +3,8 @@
 Every Python says that it is macOS and has no /proc (``site/sitecustomize.py``); the home folder has a blank and letters
 that are not ASCII; the folder for temporary files has a name as long as macOS gives it; and programs refuse options
 that only their GNU versions have, rsync hands its remote shell descriptors that do not block, and launchctl is busy for
-a while after a `bootout` (``programs.py``). A machine of the tests behind an sshd is Linux, as GPU machines are.
+a while after a `bootout` (``programs.py``). Names in these folders differ by more than case (``casefold.c``). A machine
+of the tests behind an sshd is Linux, as GPU machines are.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ def main(arguments: list[str]) -> int:
         path = os.pathsep.join([own, str(programs.install(base / "bin", os.environ["PATH"]))])
         env = {
             **os.environ, "HOME": str(home), "TMPDIR": f"{temporary}/", "PATH": path, "PYTHONPATH": str(HERE / "site"),
-            "MAC_LIKE": "1",
+            "MAC_LIKE": "1", "CASEFOLD_ROOT": str(base), "LD_PRELOAD": str(base / "casefold.so"),
         }  # fmt: skip
+        folds = ["cc", "-O1", "-shared", "-fPIC", "-o", env["LD_PRELOAD"], str(HERE / "casefold.c"), "-ldl"]
+        subprocess.run(folds, check=True)
         tests = [one for one in arguments if not one.startswith("-") and Path(one.partition("::")[0]).exists()]
         argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, *(() if tests else TESTS)]
         return subprocess.run(argv, cwd=ROOT, env=env, check=False).returncode

@@ -6,9 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from orchestrator.base.clock import SystemClock
+from orchestrator.emulator.clock import EmulatedClock
+from orchestrator.runs.source.git import GitSource
 
 pytestmark = pytest.mark.skipif(not os.environ.get("MAC_LIKE"), reason="it is for make mac-like")
 
@@ -27,6 +32,42 @@ def test_paths_are_as_macos_has_them() -> None:
     assert " " in str(Path.home())
     assert not str(Path.home()).isascii()
     assert len(os.environ["TMPDIR"]) > 49
+
+
+def test_names_differ_by_more_than_case(tmp_path: Path) -> None:
+    (tmp_path / "Src").mkdir()
+    (tmp_path / "Src/Kernel.cu").write_text("x")
+    assert (tmp_path / "SRC/kernel.cu").read_text() == "x"
+    with pytest.raises(FileExistsError):
+        os.open(tmp_path / "src/KERNEL.CU", os.O_CREAT | os.O_EXCL)
+    os.rename(tmp_path / "src/kernel.cu", tmp_path / "src/KERNEL.CU")
+    listed = subprocess.run(["ls", "SRC"], cwd=tmp_path, capture_output=True, check=True).stdout
+    assert listed == b"KERNEL.CU\n"
+
+
+def test_of_two_names_for_one_file_none_is_sent(tmp_path: Path) -> None:
+    """As git has them in a repository from a computer that tells them apart."""
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "a.cu").write_text("// nothing\n")
+    (tmp_path / "kernel.cu").write_text("// small\n")
+    blob = subprocess.run(
+        [*git, "hash-object", "-w", "a.cu"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    index = "".join(f"100644 {blob}\t{name}\n" for name in ("Kernel.cu", "a.cu", "kernel.cu"))
+    subprocess.run([*git, "update-index", "--index-info"], input=index, text=True, check=True)
+    source = GitSource(tmp_path / ".git/cache").read(tmp_path)
+    assert [entry.path for entry in source.entries] == ["a.cu"]
+    (said,) = source.skipped
+    assert said.startswith("Kernel.cu and kernel.cu: this computer's file system has one file for both")
+
+
+def test_the_controller_and_the_emulator_ask_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(time, "clock_gettime", lambda which: asked.append(which) or 0.0)
+    SystemClock().elapsed()
+    EmulatedClock(0.0).now()
+    assert len(set(asked)) == 1
 
 
 @pytest.mark.parametrize(

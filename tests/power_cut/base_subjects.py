@@ -17,6 +17,7 @@ from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.connect import bootstrap
 from orchestrator.providers.gcp import clouds
 from orchestrator.workspace import init
+from orchestrator.workspace.root import add_table, remove_table
 from tests.power_cut.play import Done, Subject
 
 #: More than one block, and no multiple of a sector.
@@ -136,9 +137,9 @@ class Config(Subject):
         (root / "fcctl.toml").write_text(self.start)
 
     def act(self, root: Path, done: Done) -> None:
-        root.add_table(root / "fcctl.toml", ("targets", "one"), {"kind": "ssh", "host": "h" * 5000})
+        add_table(root / "fcctl.toml", ("targets", "one"), {"kind": "ssh", "host": "h" * 5000})
         done("added")
-        root.remove_table(root / "fcctl.toml", ("targets", "one"))
+        remove_table(root / "fcctl.toml", ("targets", "one"))
         done("removed")
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
@@ -147,7 +148,7 @@ class Config(Subject):
         assert text.startswith(self.start)
         assert whole or "targets" not in text
         assert "removed" not in done or not whole
-        root.add_table(root / "fcctl.toml", ("targets", "two"), {"kind": "ssh"})
+        add_table(root / "fcctl.toml", ("targets", "two"), {"kind": "ssh"})
         assert "two" in (root / "fcctl.toml").read_text()
 
 

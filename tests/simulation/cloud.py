@@ -48,7 +48,7 @@ class Instance:
     boots: int = 0
     #: (from RUNNING, to TERMINATED), epoch seconds.
     billed: list[tuple[float, float | None]] = field(default_factory=list)
-    #: Which process asked for each of these starts.
+    #: Which process asked for each of these starts; empty: a person did, in the console.
     started_by: list[str] = field(default_factory=list)
     #: Whose fcctl made it.
     made_on: str = ""

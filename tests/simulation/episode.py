@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.base.observer import NoteKeeper
 from orchestrator.hosts import recover
-from orchestrator.machines.cloud import Endpoint
+from orchestrator.machines.cloud import Endpoint, Machine
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
@@ -33,11 +33,11 @@ from orchestrator.sessions import session as sessions
 from orchestrator.tune.bundle import TuneBundles
 from tests.simulation import commands, invariants, prunes
 from tests.simulation.accounts import RATE, check_start_fits, same_window
-from tests.simulation.cloud import SimulatedCloud
+from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.cloud_port import Book, CloudsPort
 from tests.simulation.company import Company
 from tests.simulation.firings import Fired
-from tests.simulation.host import Guest, Hosts
+from tests.simulation.host import HERE, Guest, Hosts
 from tests.simulation.laptop import CountedBook, CountedSessions, CountedStore, Files, Nobody, VirtualClock, no_threads
 from tests.simulation.schedule import ELSEWHERE, PROJECT_USD, FiringPlan, Schedule
 from tests.simulation.world import EPOCH, Actor, Fault, Killed, Violation, World
@@ -128,6 +128,8 @@ class Episode:
         if schedule.exists:
             self.cloud.add_stopped("sim-project", ZONES[0], "vm").boots = 1
         self._furnish()
+        here = Instance(Machine("", "", HERE, HERE, "RUNNING", "laptop"), up=True, boots=1)
+        self.guests[HERE] = Guest(self.world, self.cloud, here)
 
     def with_caps(self, **more: float | None) -> Budget:
         own = self.schedule

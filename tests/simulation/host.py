@@ -20,6 +20,8 @@ from tests.simulation.world import Actor, Violation, World
 
 #: The books are read again every minute, and a run is looked at with every reply.
 HEED_S = 90.0
+#: This computer, among the systems.
+HERE = "here"
 #: Who does not ask for so long was asleep, or cut off.
 AWAY_S = 30.0
 
@@ -48,7 +50,7 @@ class Guest:
         self.world, self.cloud, self.instance = world, cloud, instance
         self.runs: dict[str, Run] = {}
         #: By attempt (when it was planned) and step: another run id for the same attempt would be a second run too.
-        self.executed: Counter[tuple[float, str]] = Counter()
+        self.executed: Counter[tuple[float | str, str]] = Counter()
         #: By run: who followed it last, since when without a pause, and until when.
         self._polls: dict[str, tuple[str, float, float]] = {}
         self.lease = wire.Lease(armed=False)
@@ -82,8 +84,10 @@ class Guest:
             self._end(run, "passed", 0, None)
             return
         spec = run.plan.steps[run.step]
-        self.executed[run.plan.created, spec.id] += 1
-        if self.executed[run.plan.created, spec.id] > 1:
+        # On this computer several runs may have been planned at one moment.
+        attempt = (run.plan.run_id if self.instance.view.id == HERE else run.plan.created), spec.id
+        self.executed[attempt] += 1
+        if self.executed[attempt] > 1:
             raise Violation(f"step {spec.id} of {run.plan.run_id} runs a second time")
         run.step_started = self.world.now
         seconds = min(self.world.rng.uniform(5, spec.timeout_s), spec.timeout_s)
@@ -143,6 +147,8 @@ class Guest:
     def followed(self, run: Run, by: Actor) -> None:
         """Somebody who follows a run past a cap that is spent ends it soon; one who was away a while starts anew."""
         spent_at, now = self.world.cap_spent_at, self.world.now
+        if self.instance.view.id == HERE:  # it costs nothing
+            return
         if spent_at is None or run.ended or not run.plan.workspace.startswith("sim-"):  # others have other books
             return
         if not same_window(self.world.cap_spent_over, spent_at, now):
@@ -202,6 +208,10 @@ class Hosts:
 
     def connect(self, target: Target) -> Session:
         world = self._cloud.world
+        if target.kind == "local":
+            guest = self._guests[HERE]
+            guest.look()
+            return Session(self._actor, guest, guest.instance.boots)
         known = self._book.known(target.project, target.instance)  # type: ignore[union-attr]
         if known is None:
             raise HostUnreachable("nothing is known of the machine", reason="port")
@@ -310,7 +320,7 @@ class Session:
         return self._guest.files(self._run(run_id))[path]
 
     def _refuse_if_unreadable(self) -> None:
-        if self._world.now < self._world.unreadable_until:
+        if self._world.now < self._world.unreadable_until and self._guest.instance.view.id != HERE:
             raise HostFault("OSError: [Errno 5] Input/output error", fault="internal")
 
     def forget(self, run_id: str) -> None:

@@ -11,7 +11,7 @@ from orchestrator.runs.services import Services
 from tests.simulation.accounts import RATE, beyond_control, check_caps, check_worst_cases
 from tests.simulation.cloud import Instance
 from tests.simulation.firings import check_firings
-from tests.simulation.host import Guest
+from tests.simulation.host import HERE, Guest
 from tests.simulation.schedule import ELSEWHERE
 from tests.simulation.world import Actor, Violation
 from tests.support.budgets import listed
@@ -33,8 +33,8 @@ def check(episode: Episode, services: Services) -> None:
     check_worst_cases(episode)
     # Of a machine that a person deleted, the runs are given up, on another one that was made of its snapshot, too.
     given_up = {run_id for guest in episode.guests.values() if guest.instance.given_up for run_id in guest.runs}
-    for guest in episode.guests.values():
-        for run_id in guest.runs.keys() - given_up:
+    for name, guest in episode.guests.items():
+        for run_id in guest.runs.keys() - given_up if name != HERE else ():
             _check_results(episode, services, guest, run_id)
 
 
@@ -50,6 +50,9 @@ def _check_results(episode: Episode, services: Services, guest: Guest, run_id: s
     record = store.get(run_id)
     if len(episode.workspaces) > 1 and record.status == "lost" and "is gone" in (record.message or ""):
         return  # who shares nothing with the run cannot know that its results are on the disk that is deleted
+    given_up = "-builder-" in run_id and record.status in ("lost", "preempted", "over_budget")
+    if given_up and not guest.goes_on(guest.runs[run_id]):
+        return  # it was for a run that has ended: its results on a machine that is off are of no use
     for path, content in there.items():
         here = store.folder(run_id) / path
         if path.startswith("steps/") and (not here.is_file() or here.read_bytes() != content):
@@ -119,7 +122,7 @@ def _excused(episode: Episode, instance: Instance) -> bool:
     ]
     owed = {hold["zone"] for debt in debts for hold in debt["holds"]}
     by_hand = instance.view.labels.get(RUN_LABEL, "").startswith(UP_PREFIX)
-    return by_hand or episode.cloud.starts[-1:] == ["console"] or instance.view.zone in owed
+    return by_hand or not instance.started_by[-1] or instance.view.zone in owed
 
 
 # ------------------------------------------------------------------------------------------------------------- the end

@@ -226,6 +226,18 @@ def full_laptop_is_collected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actions, "collect", collected)
 
 
+def builder_not_in_budget(patch: pytest.MonkeyPatch) -> None:
+    """What a run may cost until it is stopped does not count its builder."""
+    ended_in_time = prepare._ended_in_time
+
+    def alone(services: Services, saved: SavedPlan, *args: Any) -> SavedPlan:
+        done = ended_in_time(services, saved.model_copy(update={"builder": None}), *args)
+        return done.model_copy(update={"builder": saved.builder})
+
+    patch.setattr(prepare, "_ended_in_time", alone)
+    patch.setattr(SavedPlan, "worst_case_usd_with_builder", SavedPlan.worst_case_usd)
+
+
 TIGHT = Schedule(0, (), ("rush", "ps"), day_cap=0.5, free_disks=True)
 #: Nobody ends their runs in time.
 KILLED = replace(TIGHT, faults=tuple(Fault(at, "kill") for at in range(290, 296)))
@@ -254,6 +266,12 @@ MONEY_MUTANTS = [
     Mutant("nothing is reserved for what is left on", nothing_kept, "the project's cap is $", schedule=KEPT),
     Mutant("what is left on is taken to be off", kept_for_too_short, "the project's cap is $", schedule=KEPT),
     Mutant("what others do with the machine is not counted", machines_of_others_not_counted, "the ", seed=202),
+    Mutant(
+        "a builder is not in the budget",
+        builder_not_in_budget,
+        "a run that stops at $",
+        schedule=Schedule(0, (), ("run",), stop_at=0.35, builder=True),
+    ),
     Mutant("a firing costs nothing", firing_costs_nothing, "the firing of "),
     Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $", seed=19),
     Mutant("what a firing left on is forgotten", left_on_by_a_firing, "a firing of $", schedule=LEFT_ON),

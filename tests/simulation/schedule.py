@@ -63,6 +63,8 @@ class Schedule:
     rebuild: bool = False
     #: Whether disks cost nothing, so that runs alone spend the caps.
     free_disks: bool = False
+    #: Whether each run has a local step that needs nvcc, which only the builder has.
+    builder: bool = False
     #: When the first command is typed, seconds after :data:`EPOCH`.
     begins: float = 0.0
 
@@ -94,6 +96,7 @@ class Schedule:
         money += f" {self.firings}" if self.firings is not None else ""
         money += " rebuild" if self.rebuild else ""
         money += " free_disks" if self.free_disks else ""
+        money += " builder" if self.builder else ""
         money += f" begins={self.begins:.0f}" if self.begins else ""
         return (
             f"seed={self.seed} {'+'.join(self.commands)} release={self.release} exists={self.exists}{money}"
@@ -121,7 +124,8 @@ def draw(seed: int) -> Schedule:
     commands.append(rng.choice(("ps", "ps", "never")))
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
-    return _with_rush(_with_rebuilds(_with_firings(_with_caps(_with_lost_results(_with_company(_with_money(made)))))))
+    made = _with_lost_results(_with_company(_with_money(made)))
+    return _with_builder(_with_rush(_with_rebuilds(_with_firings(_with_caps(made)))))
 
 
 def _with_money(schedule: Schedule) -> Schedule:
@@ -268,3 +272,9 @@ def _with_rush(schedule: Schedule) -> Schedule:
     commands = ("rush", *schedule.commands[1:])
     faults = tuple(fault for fault in schedule.faults if fault.kind != "other")
     return replace(schedule, commands=commands, faults=faults, project_cap=schedule.project_cap or 3.5)
+
+
+def _with_builder(schedule: Schedule) -> Schedule:
+    """In every tenth schedule runs compile on a builder first."""
+    rng = random.Random(f"builders {schedule.seed}")
+    return replace(schedule, builder=schedule.firings is None and rng.random() < 0.1)

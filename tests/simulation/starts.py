@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from orchestrator.money.caps import Budget
-from orchestrator.runs.job.job import Job, Step
+from orchestrator.runs.job.job import Job, Needs, Step
 from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.reopen import new_link
 from orchestrator.runs.run import Finished, run
@@ -27,8 +28,9 @@ def start_run(
     prepared = _prepared(episode, services, workspace, budget or episode.budget)
     saved, stop_at = prepared.saved, episode.schedule.stop_at
     if saved.session is None or saved.session_abroad:  # else it is the session's money
-        episode.named[services.store.actor.name] = saved.worst_case_usd  # type: ignore[attr-defined]
-        if stop_at is not None and saved.worst_case_usd > stop_at:
+        worst_usd = sum(one.worst_case_usd for one in (saved, saved.builder) if one is not None)
+        episode.named[services.store.actor.name] = worst_usd  # type: ignore[attr-defined]
+        if stop_at is not None and worst_usd > stop_at:
             raise Violation(f"a run that stops at ${stop_at} is let cost more")
     episode.runs.append(saved.plan.run_id)
     episode.run_of[services.store.actor.name] = saved.plan.run_id  # type: ignore[attr-defined]
@@ -45,7 +47,14 @@ def _prepared(episode: Episode, services: Services, workspace: Workspace, budget
         Step(id="test", run="x", timeout="4m"),
         Step(id="bench", run="x", timeout="8m", activity="bench"),
     ]
-    stop_at = episode.schedule.stop_at
+    stop_at, builder = episode.schedule.stop_at, None
+    if episode.schedule.builder:
+        compiles = Step(id="compile", run="x", timeout="2m", where="controller", needs=Needs(tools=["nvcc"]))
+        steps.insert(0, compiles)
+        builder = workspace.target.model_copy(update={"name": "builder", "instance": f"{workspace.target.instance}-b"})
+        episode.targets[builder.instance] = builder
     episode.world.advance(0.01)  # an attempt is known by the moment it was planned
-    wanted = RunRequest(Job(job="bench", steps=steps), workspace.target, {}, None, stop_at, stop_at is not None)
-    return prepare(services, workspace.root, workspace.root.name, budget, wanted)
+    job = Job(job="bench", steps=steps)
+    wanted = RunRequest(job, workspace.target, {}, None, stop_at, stop_at is not None, builder=builder)
+    with mock.patch("orchestrator.runs.builder.is_needed", return_value=True):
+        return prepare(services, workspace.root, workspace.root.name, budget, wanted)

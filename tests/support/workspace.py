@@ -87,9 +87,9 @@ class Workspace:
             print(done.stderr)
         return done.returncode
 
-    def full(self, line: int, *args: str) -> subprocess.CompletedProcess[str]:
-        """``fcctl ARGS`` for which no file takes a byte from a line of its journal on; 0: from the beginning."""
-        return forked.run(args, self.root, self.env(), more=self.imports, kill=("full", line))
+    def changed(self, what: str, number: int, *args: str) -> subprocess.CompletedProcess[str]:
+        """``fcctl ARGS`` to which ``what`` happens, as :mod:`tests.support.killed_fcctl` has it."""
+        return forked.run(args, self.root, self.env(), more=self.imports, kill=(what, number))
 
     def start(self, *args: str, **more: str) -> subprocess.Popen[str]:
         """The same in the background, for tests that kill it or press Ctrl-C."""

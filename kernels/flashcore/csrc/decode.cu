@@ -35,6 +35,11 @@
 #define PAGED 0
 #endif
 
+// This file can be two translation units (flagship.cu says why): 1, the functions of flashcore.h; 2, FP16; 4, bfloat16.
+#ifndef PART
+#define PART 7
+#endif
+
 #include "decode_rows.cuh"
 
 namespace flashcore {
@@ -95,6 +100,16 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned row_tile = task.row_tiles == 1 ? 0 : blockIdx.x / task.splits;
   const unsigned split = blockIdx.x - row_tile * task.splits;
   const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
+  // Of pages, a warp's tiles are those of all warps of all splits in turn: where the first are is asked for before it is
+  // known how many there are.
+  const int *const table = kPaged ? task.table + blockIdx.z * task.table_stride : nullptr;
+  const int step = kPaged ? task.splits * WARPS : WARPS;
+  Pages<C> pages[C::kBuffers];
+  if constexpr (kPaged) {
+#pragma unroll
+    for (int i = 0; i < C::kBuffers; ++i)
+      pages[i].find(table, task.page_shift, (split * WARPS + warp + i * step) * C::kKeys, task.S_kv);
+  }
   const int S_kv = kPaged ? min(task.lengths[blockIdx.z], task.S_kv) : task.S_kv;
   const int shift = kPaged ? S_kv - task.S_q : task.shift;
   const auto seen_by = [&](int row) {
@@ -108,7 +123,8 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
     return head_at(base, stride, blockIdx.z, head) + static_cast<uint64_t>(query) * stride.row;
   };
   const int keys = seen_by(rows - 1), tiles = (keys + C::kKeys - 1) / C::kKeys;
-  const int share = task.causal || kPaged ? (tiles + task.splits - 1) / task.splits : task.share, from = split * share;
+  const int share = kPaged ? tiles : task.causal ? (tiles + task.splits - 1) / task.splits : task.share;
+  const int from = kPaged ? split * WARPS : split * share;
   const Boxes<C> boxes = {dynamic_shared()};
   const unsigned tile = (blockIdx.z * gridDim.y + blockIdx.y) * task.row_tiles + row_tile;
   unsigned long long *const word = task.arrivals + tile;
@@ -148,8 +164,8 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned batch = kPaged ? 0 : blockIdx.z;
   const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
   const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};
-  attend<C>(state, task, k, v, kPaged ? task.table + blockIdx.z * task.table_stride : nullptr, from + warp,
-            min(tiles, from + share), keys, seen_by(0), ends, lane, begin);
+  attend<C>(state, task, k, v, table, pages, from + warp, step, kPaged ? tiles : min(tiles, from + share), keys, seen_by(0),
+            ends, lane, begin);
 
 #pragma unroll
   for (int h = 0; h < C::kHalves; ++h) {
@@ -205,8 +221,6 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   boxes.add_up(parts, rows, thread, store);
 }
 
-namespace {
-
 // A kernel, and what each device knows of it, asked once.
 struct Kernel {
   Handle<Decode>::Kernel function;
@@ -220,11 +234,29 @@ struct Kernel {
 template <Type TYPE, int DIM, int HALVES>
 Kernel kernel = {flashcore_decode<Layout<TYPE, DIM, HALVES>>, Layout<TYPE, DIM, HALVES>::kSharedBytes, {}};
 
+Kernel &half_kernel_for(const Work &work);
+Kernel &bfloat16_kernel_for(const Work &work);
+
 template <Type TYPE>
 Kernel &kernel_for(const Work &work) {
   if (work.dim == 64) return work.height == 8 ? kernel<TYPE, 64, 1> : kernel<TYPE, 64, 2>;
   return work.height == 8 ? kernel<TYPE, 128, 1> : kernel<TYPE, 128, 2>;
 }
+
+#if PART & 2
+Kernel &half_kernel_for(const Work &work) { return kernel_for<Type::kHalf>(work); }
+#endif
+#if PART & 4
+Kernel &bfloat16_kernel_for(const Work &work) { return kernel_for<Type::kBfloat16>(work); }
+#endif
+
+}  // namespace flashcore
+
+#if PART & 1
+
+namespace flashcore {
+
+namespace {
 
 int prepare(Kernel &kernel, int number, int &resident) {
   auto &known = kernel.of_device[number];
@@ -242,8 +274,8 @@ bool taken(const flashcore_args &args) {
   const bool positive = args.B > 0 && args.H > 0 && args.S_q > 0 && args.S_kv > 0 && args.H_kv >= 0;
   const bool known = (args.D == 64 || args.D == 128) && (args.dtype == 0 || args.dtype == 1);
   if (!positive || !known || (args.H_kv && args.H % args.H_kv) || args.tiling < 0 || args.tiling > kMostSplits) return false;
-  const bool paged = args.table && args.lengths && args.page_keys >= 16 && !(args.page_keys & (args.page_keys - 1));
-  if (PAGED ? !paged || args.causal == 1 : args.table != nullptr) return false;
+  const bool paged = args.page_keys >= 16 && !(args.page_keys & (args.page_keys - 1));
+  if (PAGED ? !paged || args.causal == 1 : args.page_keys != 0) return false;
   return args.B <= kLimit && args.H <= kLimit && Work(args).rows <= INT32_MAX / kMostSplits;
 }
 
@@ -256,7 +288,7 @@ struct Plan {
 int plan_of(const flashcore_args &args, Plan &plan) {
   if (!taken(args)) return cudaErrorInvalidValue;
   const Work work(args);
-  plan.kernel = &(args.dtype ? kernel_for<Type::kBfloat16>(work) : kernel_for<Type::kHalf>(work));
+  plan.kernel = &(args.dtype ? bfloat16_kernel_for(work) : half_kernel_for(work));
   flashcore_device device;
   int resident = 0;
   if (const int error = current_device(plan.device, device)) return error;
@@ -289,7 +321,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   if (const int error = plan_of(*args, plan)) return error;
   const Work work(*args);
   const Places places(work, plan.splits);
-  if (places.bytes && !args->workspace) return cudaErrorInvalidValue;
+  if ((places.bytes && !args->workspace) || (PAGED && !(args->table && args->lengths))) return cudaErrorInvalidValue;
   Decode task;
   task.q = static_cast<const uint16_t *>(args->q), task.k = static_cast<const uint16_t *>(args->k);
   task.v = static_cast<const uint16_t *>(args->v), task.o = static_cast<uint16_t *>(args->o);
@@ -317,3 +349,5 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
 FLASHCORE_API int flashcore_choice(const flashcore_args *args, const flashcore_device *device, const int32_t *resident) {
   return flashcore::taken(*args) ? flashcore::splits_for(flashcore::Work(*args), device->processors, resident[0]) : 0;
 }
+
+#endif  // PART & 1

@@ -144,12 +144,19 @@ struct Pages {
   static constexpr int kCount = kPaged ? C::kKeys / 16 : 1;
   int page[kCount];
 
-  // Of the tile that begins with `key`, of `keys` in all.
-  __device__ __forceinline__ void find(const int *table, int shift, int key, int keys) {
+  // Of the tile that begins with `key`; the table has entries for `most` keys. Those behind the last key are anything.
+  __device__ __forceinline__ void find(const int *table, int shift, int key, int most) {
     if constexpr (kPaged) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) page[i] = table[min(key + 16 * i, keys - 1) >> shift];
+      for (int i = 0; i < kCount; ++i) page[i] = table[min(key + 16 * i, most - 1) >> shift];
     }
+  }
+
+  // Once it is known how many keys there are: what is read in place of those behind the last one is of its page.
+  __device__ __forceinline__ void settle(int key, int keys) {
+#pragma unroll
+    for (int i = 1; i < kCount; ++i)
+      if (key + 16 * i >= keys) page[i] = page[i - 1];
   }
 
   // Row `at` of the tile's 16 keys number `i`.
@@ -265,19 +272,18 @@ struct Rows {
   }
 };
 
-// One warp's tiles of keys, `from`, from + WARPS .. below `to`. All rows see the first `open` keys, the lane's rows as many
+// One warp's tiles of keys, `from`, from + step .. below `to`; the pages of the first kBuffers are known. All rows see the first `open` keys, the lane's rows as many
 // as `ends` says, none more than `keys`. `begin` is called, to set up `rows` and `ends`, when the first of them are on their
 // way.
 template <typename C, typename Begin>
 __device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const Place &k, const Place &v, const int *table,
-                                       int from, int to, int keys, int open, const int (&ends)[C::kHalves], int lane,
+                                       Pages<C> (&pages)[C::kBuffers], int from, int step, int to, int keys, int open, const int (&ends)[C::kHalves], int lane,
                                        Begin begin) {
   Keys<C> k_tiles[C::kBuffers];
   Values<C> v_tiles[C::kValueBuffers];
-  Pages<C> pages[C::kBuffers];
   const auto load_k = [&](int i, int at) {
     if (at >= to) return;
-    pages[i].find(table, task.page_shift, at * C::kKeys, keys);
+    pages[i].settle(at * C::kKeys, keys);
     load_keys<C>(k_tiles[i], k, pages[i], task.page_shift, at * C::kKeys, keys, lane);
   };
   const auto load_v = [&](int i, int at) {  // `i`: of its keys' tile
@@ -286,19 +292,21 @@ __device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const 
   };
 #pragma unroll
   for (int i = 0; i < C::kBuffers; ++i) {
-    load_k(i, from + i * WARPS);
-    if (i < C::kValueBuffers) load_v(i, from + i * WARPS);
+    load_k(i, from + i * step);
+    if (i < C::kValueBuffers) load_v(i, from + i * step);
   }
   begin();
 #pragma unroll 1
-  for (int first = from; first < to; first += C::kBuffers * WARPS) {
+  for (int first = from; first < to; first += C::kBuffers * step) {
 #pragma unroll
     for (int i = 0; i < C::kBuffers; ++i) {
-      const int at = first + i * WARPS, key = at * C::kKeys;
+      const int at = first + i * step, key = at * C::kKeys;
       if (at >= to) break;
+      // Here while the keys arrive; this tile's values are on their way.
+      pages[i].find(table, task.page_shift, (at + C::kBuffers * step) * C::kKeys, task.S_kv);
       float s[C::kKeyTiles][4];
       rows.scores(s, k_tiles[i]);
-      load_k(i, at + C::kBuffers * WARPS);
+      load_k(i, at + C::kBuffers * step);
       if (key + C::kKeys > open) {
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; ++n)
@@ -309,7 +317,7 @@ __device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const 
       uint32_t p[C::kKeyTiles][C::kHalves];
       rows.softmax(p, s, task.factor, lane);
       rows.add_up(p, v_tiles[i % C::kValueBuffers]);
-      load_v((i + C::kValueBuffers) % C::kBuffers, at + C::kValueBuffers * WARPS);
+      load_v((i + C::kValueBuffers) % C::kBuffers, at + C::kValueBuffers * step);
     }
   }
 }

@@ -1,4 +1,4 @@
-"""``fcctl results export``, ``import`` and ``prune``."""
+"""``fcctl results export``, ``import``, ``prune`` and ``report``."""
 
 from __future__ import annotations
 

@@ -235,18 +235,16 @@ def _released(how: Literal["stopped", "deleted"], machine: Machine, stopped: flo
     return Released(how, machine.zone, "", machine.started, stopped, machine.project, machine.name, machine.id)
 
 
-def runs_on_host(parts: MachineParts, target: CloudTarget) -> list[wire.RunSummary]:
-    """The runs that the machine lists; none if it does not answer."""
+def runs_on_host(parts: MachineParts, target: CloudTarget) -> list[wire.RunSummary] | None:
+    """The runs that the machine lists; None if it does not answer."""
     try:
         session = parts.hosts.connect(target)
+        try:
+            return session.status(None)
+        finally:
+            session.close()
     except HostError:
-        return []
-    try:
-        return session.status(None)
-    except HostError:
-        return []
-    finally:
-        session.close()
+        return None
 
 
 def active_run(runs: Sequence[wire.RunSummary], own: str) -> str | None:
@@ -256,7 +254,7 @@ def active_run(runs: Sequence[wire.RunSummary], own: str) -> str | None:
 
 def others_on_host(parts: MachineParts, target: CloudTarget, own: str) -> str | None:
     """An active or queued run on the machine; None if there is none, or it does not answer."""
-    return active_run(runs_on_host(parts, target), own)
+    return active_run(runs_on_host(parts, target) or (), own)
 
 
 def waiting_runs(machine: Machine, known: Collection[str]) -> str | None:

@@ -21,8 +21,6 @@ from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import CloudTarget
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
-
     from orchestrator.providers.gcp.cloud import GcpCloud
 
 FILE_NAME = "id_ed25519"
@@ -102,31 +100,19 @@ def public_key(path: Path) -> str:
 
 
 def _from_private(path: Path) -> str:
-    from cryptography.hazmat.primitives import serialization
+    from orchestrator.machines.connect.ssh.auth import load_key
+    from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 
-    key = _load(path)
-    text = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return " ".join(text.decode("ascii").split()[:2])
-
-
-def _load(path: Path) -> SSHPrivateKeyTypes:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
-
-    hint = f"write its public key: ssh-keygen -y -f {path} > {path}.pub"
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES)
-        if b"BEGIN OPENSSH" in data[:200]:
-            return load_ssh_private_key(data, None)
-        key = load_pem_private_key(data, None)
-        if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-            return key
-        raise ValueError("the key has a type or format that SSH does not use")
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        reason = "it needs its passphrase" if "assw" in str(error) else str(error) or type(error).__name__
-        raise ConfigError(f"cannot read the key {path}", cause=reason, hint=hint) from None
+        key = load_key(path, None)
+    except paramiko.PasswordRequiredException:
+        reason = "it needs its passphrase"
+    except (OSError, ValueError, paramiko.SSHException) as error:
+        reason = str(error) or type(error).__name__
+    else:
+        return f"{key.get_name()} {key.get_base64()}"
+    hint = f"write its public key: ssh-keygen -y -f {path} > {path}.pub"
+    raise ConfigError(f"cannot read the key {path}", cause=reason, hint=hint)
 
 
 _TIMEOUT_S = 60

@@ -20,7 +20,7 @@ from orchestrator.results.tuning import TuneResult
 _FLEETING = frozenset(
     {"time", "duration_s", "power_w", "temperature_c", "utilization_pct", "memory_used_mb", "pci", "installed"}
     | {"checks", "summary", "hostname", "load", "throttle_reasons", "complaint", "require", "ecc_uncorrected", "kind"}
-    | {"sm_mhz", "mem_mhz"}
+    | {"sm_mhz", "mem_mhz", "boot_id"}
 )
 _RESOURCES = ("registers", "smem_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "barriers")
 _MAX_FACTS, _MAX_KERNELS, _MAX_TEXT = 400, 500, 200

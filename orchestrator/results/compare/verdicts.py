@@ -271,14 +271,14 @@ def _unlike(pair: _Pair, what: str, of: Callable[[Row], Any]) -> str:
     old, new = ({str(of(r)) for r in side if of(r) not in (None, "")} for side in (pair.old, pair.new))
     if not old or not new or len(old | new) == 1:
         return ""
-    return f"different {what}: {' and '.join(sorted(old))}, now {' and '.join(sorted(new))}"
+    return f"different {what}: {' and '.join(sorted(old))} before, now {' and '.join(sorted(new))}"
 
 
 def _other_clocks(pair: _Pair) -> str:
     old, new = (_middle([r.conditions.sm_mhz for r in side]) for side in (pair.old, pair.new))
     if not old or not new or abs(math.log(new / old)) <= math.log1p(CLOCK_TOLERANCE):
         return ""
-    return f"different clocks: {old:.0f} MHz, now {new:.0f} MHz"
+    return f"different clocks: {old:.0f} MHz before, now {new:.0f} MHz"
 
 
 def _other_throttling(pair: _Pair) -> str:
@@ -286,7 +286,7 @@ def _other_throttling(pair: _Pair) -> str:
     if not states[0] or not states[1] or len(states[0] | states[1]) == 1:
         return ""
     told = ["in some launches" if len(s) > 1 else "yes" if True in s else "no" for s in states]
-    return f"different throttling: {told[0]}, now {told[1]}"
+    return f"different throttling: {told[0]} before, now {told[1]}"
 
 
 def _middle(values: Iterable[float | None]) -> float | None:

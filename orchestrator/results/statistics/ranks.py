@@ -1,4 +1,14 @@
-"""Rank tests, correction for many tests, and intervals from samples in blocks."""
+"""Rank tests, correction for many tests, intervals from samples in blocks; and where the level of a series changed, by
+a test that stays valid when it is repeated after every run.
+
+Runs in a row are correlated, and the correlation is not known. Two models of a first-order autoregression are compared:
+one with a step, one without, each averaged over correlations, places and sizes of the step (a Bayes factor; level and
+scale have the improper priors that make it independent of both). For a series without a step, the probability that the
+factor ever exceeds 1 / alpha is at most alpha, however often it is computed (Ville's inequality); this holds on average
+over the correlations. docs/statistics.md has the measured rates for each.
+
+The series is read from its start, one run after the other, as it was looked at: a change that was told stays told.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""From ``run.json`` on disk to a record, and from a record to the row that lists it."""
+"""From ``run.json`` on disk to a record, and from a record to the rows of ``index.sqlite``: ``runs`` has the fields of
+RunRow, ``benchmarks`` those of Measurement.
+
+There are no migrations: another version is dropped and built again from the runs.
+"""
 
 from __future__ import annotations
 

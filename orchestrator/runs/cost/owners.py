@@ -176,7 +176,7 @@ def unbooked_runs(services: Services) -> Iterator[RunUsage]:
     """What complete runs cost that the book does not know: of an earlier version, or from an archive."""
     known = services.spending.state().runs()
     for row in services.store.rows():
-        if row.run_id not in known:
+        if row.usd > 0 and row.run_id not in known:  # what was free, or emulated, is not opened: most runs may be
             try:
                 usage = usage_of(services.store.get(row.run_id))
             except FcctlError:

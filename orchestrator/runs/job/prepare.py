@@ -150,8 +150,12 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
                 )
     if not over_runs and not of_session and all(usd is None for usd in given):
         return Prepared(saved, source)
-    caps = of_session + run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
+    own_caps = run_caps(wanted.job.job, budget, wanted.job.budget.usd, wanted.budget_usd)
+    caps = of_session + own_caps
     capped = bool(caps)
+    if saved.builder is not None:  # it is none of a session's machines
+        watched = saved.builder.model_copy(update={"caps": own_caps + books_caps(budget)})
+        saved = saved.model_copy(update={"builder": watched})
     if wanted.stop_at_budget:
         saved = _ended_in_time(services, saved, caps, budget if over_runs else None)
     _check_cap(saved, caps)

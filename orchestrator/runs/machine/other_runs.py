@@ -3,8 +3,9 @@ since."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.base.errors import BudgetError
 from orchestrator.base.journal import JournalEntry
@@ -47,7 +48,7 @@ def neighbours(services: Services, target: CloudTarget, own: str | None) -> list
     """The active runs on the machine that ``target`` means, but for ``own``."""
     store, found = services.store, []
     for run_id in store.active():
-        if run_id == own or not _is_on(target, store.plan_of(run_id)):
+        if run_id == own or not is_for(store.plan_of(run_id), target.project, target.instance):
             continue
         live = store.is_followed(run_id)
         if not store.is_complete(run_id):  # it was active a moment ago
@@ -55,15 +56,19 @@ def neighbours(services: Services, target: CloudTarget, own: str | None) -> list
     return found
 
 
-def _is_on(target: CloudTarget, plan: dict[str, object] | None) -> bool:
-    raw = (plan or {}).get("target")
-    if not isinstance(raw, dict) or raw.get("kind") in ("local", "ssh"):
-        return False
+def target_of_plan(plan: Mapping[str, Any] | None) -> Target | None:
+    """The target that a plan was made for; None if it cannot be read."""
     try:
-        machine = read_target(raw).cloud
+        return read_target((plan or {}).get("target"))
     except ValueError:  # another version's
-        return False
-    return machine is not None and (machine.project, machine.instance) == (target.project, target.instance)
+        return None
+
+
+def is_for(plan: Mapping[str, Any] | None, project: str, instance: str) -> bool:
+    """Whether a plan was made for the machine of that name."""
+    target = target_of_plan(plan)
+    own = target.cloud if target is not None else None
+    return own is not None and (own.project, own.instance) == (project, instance)
 
 
 #: Who has it then, in journals.

@@ -136,7 +136,7 @@ def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bo
         return True  # it was off before the session started it, and the session releases it
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
-    there = runs_on_host(services, machine)
+    there = runs_on_host(services, machine) or []
     if active_run(there, run_id) is not None:
         return False
     if any(_is_a_persons(services, machine, run_id, hold) for hold in holds):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, FcctlError, LinkLost, MachineStopped
 from orchestrator.leases.machine_lease import MachineLease, facts
-from orchestrator.leases.stop_reason import StopReason
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
@@ -168,9 +167,9 @@ class RunLease(MachineLease):
         except FcctlError:
             return
         if stopped is not None:
-            raise _error(stopped)
+            raise stopped
 
-    def why_it_goes_down(self) -> StopReason | None:
+    def why_it_goes_down(self) -> MachineStopped | None:
         """Why the machine goes down, as its host program said; None if it does not, or the cloud cannot tell."""
         clock = self.services.clock
         deadline = clock.monotonic() + GOES_DOWN_S
@@ -190,7 +189,7 @@ class RunLease(MachineLease):
         if it cannot be reached or the cloud does not say."""
         stopped = self.why_stopped()
         if stopped is not None:
-            raise _error(stopped)
+            raise stopped
         zones = [str(self.last_known()["zone"])] if self.last_known() else list(self.start_requests())
         if not zones:
             raise MachineStopped(f"{self.target.instance} was not started yet", how="unknown", status="lost")
@@ -204,7 +203,7 @@ class RunLease(MachineLease):
             make_ready(self.services, patient, machine, self.host, self.log)
         except StoppedDuringStart:
             stopped = self.why_stopped()
-            raise (_error(stopped) if stopped else LinkLost(f"{machine.name} does not answer")) from None
+            raise (stopped or LinkLost(f"{machine.name} does not answer")) from None
 
     def account(self, record: RunRecord) -> RunRecord:
         """``record`` with what the machine cost, and why it was stopped under the run if it was."""
@@ -223,7 +222,3 @@ class RunLease(MachineLease):
 
 def _planned(saved: SavedPlan) -> PlannedPrice | None:
     return None if saved.target.kind == "sandbox" else PlannedPrice(saved.worst_machine_rate, saved.rest_usd_per_hour)
-
-
-def _error(stopped: StopReason) -> MachineStopped:
-    return MachineStopped(stopped.reason, how=stopped.how, status=stopped.status, at=stopped.at, disk=stopped.disk)

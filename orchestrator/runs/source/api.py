@@ -1,4 +1,4 @@
-"""The workspace's source files, as an interface."""
+"""The workspace's source files: what a reader of them returns, and the hashes that are remembered of them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from posixpath import basename, dirname
@@ -19,6 +19,7 @@ from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.base.git import git_environment
+from orchestrator.base.safe_paths import folded
 from orchestrator.runs.source.api import Source, SourceHashes
 
 #: What the controller itself writes in a workspace, whatever its .gitignore says.
@@ -64,6 +65,7 @@ class GitSource:
             left, said = leave_out(listing.new, listing.paths)
             listing.paths -= left
             listing.skipped += said
+        _leave_out_twins(root, listing)
         hashes = SourceHashes(root, self._cache_folder)
         large_files = "filter=lfs" in _attributes(root)
         entries = []
@@ -182,6 +184,29 @@ def _is_folder(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def _leave_out_twins(root: Path, listing: _Listing) -> None:
+    """Leaves out names that differ by case alone, and for which this computer's file system has one file: its content
+    is that of one name, and nobody knows of which. A Mac's disk is such a file system."""
+    by_name: dict[str, list[str]] = {}
+    for path in listing.paths:
+        by_name.setdefault(folded(path), []).append(path)
+    for names in by_name.values():
+        if len(names) > 1 and _is_one_file([root / name for name in names]):
+            listing.paths.difference_update(names)
+            shown = " and ".join(map(_shown, sorted(names)))
+            listing.skipped.append(
+                f"{shown}: this computer's file system has one file for both (rename one where they differ: git mv)"
+            )
+
+
+def _is_one_file(paths: Sequence[Path]) -> bool:
+    try:
+        facts = [path.lstat() for path in paths]
+    except OSError:
+        return False
+    return len({(one.st_dev, one.st_ino) for one in facts}) == 1 and facts[0].st_nlink == 1
 
 
 def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> TreeEntry | None:

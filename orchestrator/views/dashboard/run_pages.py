@@ -95,7 +95,7 @@ class _Runs:
         if await asyncio.to_thread(self._site.store.is_complete, run_id):
             return self._site.page("run", request, **await asyncio.to_thread(self._finished, run_id))
         if await asyncio.to_thread(self._site.store.plan_of, run_id) is None:
-            raise RunNotFound(f"no run {run_id}", hint="see the runs under History")
+            raise RunNotFound(f"no run {run_id}", hint="choose one in the list of runs")
         run = await self._site.live.await_run(run_id)
         if run is None:  # it finished meanwhile, or its machine does not answer
             return see(request.url.path if self._site.store.is_complete(run_id) else "/")
@@ -128,7 +128,7 @@ class _Runs:
     async def follow(self, request: Request) -> Response:
         run_id = await self._resolve(request)
         if not self._site.store.is_complete(run_id) and self._site.store.plan_of(run_id) is None:
-            raise RunNotFound(f"no run {run_id}", hint="see the runs under History")
+            raise RunNotFound(f"no run {run_id}", hint="choose one in the list of runs")
         last = request.headers.get("last-event-id", "")
         return _stream(self._follow(run_id, int(last) if last.isdigit() else 0))
 
@@ -252,7 +252,7 @@ class _Runs:
         """The run of the address: a whole id, so that a name from it never means more than one run."""
         run_id: str = request.path_params["run_id"]
         if not is_valid(run_id):
-            raise RunNotFound("that is not a run id", hint="see the runs under History")
+            raise RunNotFound("that is not a run id", hint="choose one in the list of runs")
         return run_id
 
 
@@ -286,11 +286,11 @@ def _numbers(shown: Shown) -> Iterator[Section]:
     groups: dict[str, list[Block]] = {}
     for document in shown.documents.items:
         if found := section(document):
-            blocks = groups.setdefault(f"{found[0]} in {clean(document.step, 40)}", [])
+            blocks = groups.setdefault(f"{found[0]} (step {clean(document.step, 40)})", [])
             blocks += [Heading(clean(name, 60))] if (name := label(document)) else []
             blocks += found[1]
     if groups:
-        yield Section("numbers", "Numbers of each step", [Folded(name, tuple(some)) for name, some in groups.items()])
+        yield Section("numbers", "Documents of the steps", [Folded(name, tuple(some)) for name, some in groups.items()])
 
 
 def _ends(shown: Shown) -> list[tuple[str, str]]:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.text import Text
 
 from orchestrator.base.clock import utc_minute
 from orchestrator.base.sanitize import clean
+from orchestrator.views.blocks import Cell, Grid, Line
 from orchestrator.views.figures import duration
-from orchestrator.views.table import Piece, Table, show
+from orchestrator.views.table import show, show_blocks
 
 if TYPE_CHECKING:
     from orchestrator.runs.cost.machine_cost import CostSoFar
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.reopen import ActiveState, Remaining
 
 COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "USD", "NOTE")
-#: From so many columns on there is a table; else a few lines for each run.
-_WIDE = 120
-_COLOURS = {"running": "green", "followed": "green", "unreachable": "red", "broken": "red", "interrupted": "yellow"}
+_KINDS = {"running": "good", "followed": "good", "unreachable": "bad", "broken": "bad", "interrupted": "doubt"}
 
 
 def rows(
@@ -64,30 +62,17 @@ def print_active(
     states: Sequence[ActiveState], console: Console, now: float, costs: Mapping[str, CostSoFar], money: MoneyNow
 ) -> None:
     """Print the runs, or that there are none; then what costs something."""
-    cells = rows(states, now, costs)
-    pieces: list[Piece] = ["no active runs"]
-    if cells:
-        pieces = [_table(cells)] if console.width >= _WIDE else list(_lines(cells))
-    pieces += machine_lines(money, now)
+    lines: list[Line] = []
+    for run_id, job, target, state, *facts in rows(states, now, costs):
+        lines.append((run_id, job, target, Cell(state, kind=_KINDS.get(state, "")), *facts))
+    if lines:
+        narrow = tuple(map(COLUMNS.index, ("NOTE", "JOB", "TARGET", "USD", "AGE", "STEP")))
+        show_blocks(console, [Grid(COLUMNS, tuple(lines), optional=narrow, below=True)])
+    else:
+        show(console, "no active runs")
+    show(console, *machine_lines(money, now))
     if money.today_usd or money.day_cap_usd is not None:
-        pieces.append(today(money))
-    show(console, *pieces)
-
-
-def _table(cells: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(header="bold")
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold", no_wrap=name != "NOTE")
-    for row in cells:
-        table.add_row(*(Text(cell, _COLOURS.get(cell, "") if i == 3 else "") for i, cell in enumerate(row)))
-    return table
-
-
-def _lines(cells: Sequence[tuple[str, ...]]) -> Iterator[Piece]:
-    """The name says job and target, too."""
-    for run_id, _, _, status, *facts, note in cells:
-        yield Text(run_id, "bold").append(f"  {status}", _COLOURS.get(status, "not bold"))
-        yield from (f"  {line}" for line in ("  ".join(fact for fact in facts if fact), note) if line)
+        show(console, today(money))
 
 
 def machine_lines(money: MoneyNow, now: float) -> Iterator[tuple[str, str]]:

@@ -189,7 +189,7 @@ def ladder(table: Table) -> Chart | None:
         f" The fastest kernel is {fastest.label} with {microseconds(fastest.typical)} {unit_name(table.unit)}."
     )
     spec: Spec = {"width": WIDTH, "height": {"step": 26}, "data": {"values": data}, "layer": layers}
-    return Chart("ladder", "Ladder", caption, spec, ("", "min", "p50", "p90", "p99", "max", "over the slowest"),
+    return Chart("ladder", "Times", caption, spec, ("", "min", "p50", "p90", "p99", "max", "over the slowest"),
                  tuple(cells))  # fmt: skip
 
 

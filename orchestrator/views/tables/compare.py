@@ -152,7 +152,7 @@ def blocks(report: Report) -> Iterator[Block]:
         text = "both sides are the same run; compare with the run before: fcctl results compare last~1"
         yield Text(text, style="notice")
     if comparison.benchmarks:
-        yield _verdicts(comparison.benchmarks[:MAX_ROWS])
+        yield verdicts(comparison.benchmarks[:MAX_ROWS])
         yield from more(comparison.benchmarks, MAX_ROWS)
         yield from _reasons(comparison.benchmarks[:MAX_ROWS])
     elif not report.searches:
@@ -181,7 +181,7 @@ def _side(side: ComparedSide) -> Cell:
     return Cell(first.run_id, note, href=f"/runs/{first.run_id}")
 
 
-def _verdicts(rows: Sequence[Compared]) -> Grid:
+def verdicts(rows: Sequence[Compared]) -> Grid:
     units = "/".join(sorted({clean(unit_name(r.unit), 8) for r in rows}))
     names = [key for key in ("mode", "variant") if len({getattr(row, key) for row in rows}) > 1]
     figures = (f"old {units}".rstrip(), "new", "change", "95 % interval", "p (Holm)", "basis")

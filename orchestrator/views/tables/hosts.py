@@ -17,8 +17,9 @@ from orchestrator.machines.cloud import RUN_LABEL, Machine
 from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
 from orchestrator.money.prices.table import G2
 from orchestrator.sessions.session import SessionStatus
+from orchestrator.views.blocks import Cell, Grid, Line
 from orchestrator.views.figures import duration
-from orchestrator.views.table import Table, fits, show
+from orchestrator.views.table import show, show_blocks
 from orchestrator.views.tables.audit import print_accounts
 
 
@@ -61,14 +62,10 @@ def session_json(one: SessionStatus, now: float) -> dict[str, Any]:
 
 
 _STYLES = {
-    "run": "green", "session": "cyan", "kept": "cyan", "up": "cyan", "off": "dim", "foreign": "yellow",
-    "person": "yellow", "stray": "red",
+    "run": "good", "session": "hint", "kept": "hint", "up": "hint", "off": "soft", "foreign": "doubt",
+    "person": "doubt", "stray": "bad",
 }  # fmt: skip
 _COLUMNS = ("TARGET", "KIND", "STATE", "ZONE", "ADDRESS", "GPU", "$/H", "SINCE", "ENDS", "WHAT")
-#: What narrower and narrower terminals have below the table.
-_BELOW: tuple[tuple[str, ...], ...] = (
-    (), ("WHAT",), ("ADDRESS", "WHAT"), ("KIND", "ZONE", "ADDRESS", "WHAT"), ("KIND", "ZONE", "ADDRESS", "GPU", "WHAT"),
-)  # fmt: skip
 
 
 def gpus(machine: Machine) -> str:
@@ -118,33 +115,24 @@ def orphan_json(orphan: Orphan) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- people
 def print_rows(rows: list[Row], console: Console, now: float) -> None:
     """One line a machine; what does not fit the terminal stands below the table."""
-    shown = [(_cells(row, now), _STYLES[row.finding.verdict] if row.finding else "") for row in rows]
-    for below in _BELOW:
-        columns = [name for name in _COLUMNS if name not in below]
-        table = Table(*columns, header="bold")
-        for cells, style in shown:
-            table.add_row(*(cells[name] for name in columns), style=style)
-        if fits(console, table):
-            break
-    show(console, table)
-    for cells, style in shown:
-        if facts := ", ".join(cells[name] for name in below if cells[name]):
-            show(console, (f"{cells['TARGET']}: {facts}", style))
+    narrow = tuple(map(_COLUMNS.index, ("WHAT", "ADDRESS", "KIND", "ZONE", "GPU")))
+    show_blocks(console, [Grid(_COLUMNS, tuple(_cells(row, now) for row in rows), optional=narrow, below=True)])
 
 
-def _cells(row: Row, now: float) -> dict[str, str]:
+def _cells(row: Row, now: float) -> Line:
     finding, machine = row.finding, row.finding.machine if row.finding else None
     ends = ""
     if finding is not None and finding.machine.billed:
         ends = "never" if finding.fence is None else f"in {duration(max(0.0, finding.fence - now))}"
     member = f"member of {row.member_of}" if row.member_of else ""
+    state = Cell(clean(row.state, 40), kind=_STYLES[finding.verdict] if finding else "")
     cells = (
-        row.target or f"({machine.name if machine else ''})", row.kind, row.state, machine.zone if machine else "",
+        row.target or f"({machine.name if machine else ''})", row.kind, state, machine.zone if machine else "",
         row.address or "", gpus(machine) if machine else "",
         "" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}", _ago(finding.since, now) if finding else "",
         ends, ": ".join(part for part in (member, row.note) if part),
     )  # fmt: skip
-    return {name: clean(cell, 200) for name, cell in zip(_COLUMNS, cells, strict=True)}
+    return tuple(cell if isinstance(cell, Cell) else clean(cell, 200) for cell in cells)
 
 
 def print_audit(audit: Audit, console: Console, now: float) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import Console
 
 from orchestrator.base.clock import iso, utc_minute
 from orchestrator.base.errors import plural
@@ -26,7 +25,7 @@ from orchestrator.runs.cost.owners import OpenReservation
 from orchestrator.views.blocks import Bar, Bars, Cell, Grid, Line
 from orchestrator.views.blocks import Text as Said
 from orchestrator.views.figures import duration, usd
-from orchestrator.views.table import Piece, Table, show, show_blocks, unbroken
+from orchestrator.views.table import Piece, show, show_blocks, unbroken
 
 _COLUMNS = "start seconds usd activity target run_id job machine emulated what sure why"
 _SURE = {"estimated": "an estimate", "upper_bound": "at most"}
@@ -102,14 +101,12 @@ _DISKS = ("pd-balanced", "pd-ssd", "pd-standard")
 _MODELS = {"on_demand": "on demand", "spot": "spot"}
 
 
-def cost_section(cost: CostRecord) -> Iterator[RenderableType]:
+def cost_section(cost: CostRecord) -> tuple[Grid, Said]:
     """Seconds and dollars of each activity of a run, and their sum."""
-    table = Table("activity", right=("seconds", "dollars"))
-    for line in cost.breakdown[:_ROWS]:
-        table.add_row(clean(line.activity, 40), f"{line.seconds:.1f}", usd(line.usd))
-    table.add_row(Text("billed", "bold"), f"{cost.billed_s:.1f}", usd(cost.usd))
-    yield table
-    yield Text(f"{duration(cost.billed_s)} at {usd(cost.usd_per_hour)} an hour", "dim")
+    rows: list[Line] = [(clean(one.activity, 40), f"{one.seconds:.1f}", usd(one.usd)) for one in cost.breakdown[:_ROWS]]
+    rows.append((Cell("billed", kind="bold"), f"{cost.billed_s:.1f}", usd(cost.usd)))
+    rate = f"{duration(cost.billed_s)} at {usd(cost.usd_per_hour)} an hour"
+    return Grid(("activity", "seconds", "dollars"), tuple(rows), numbers=(1, 2)), Said(rate, style="soft")
 
 
 def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:
@@ -119,33 +116,30 @@ def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:
     where = f"{first.zone}, {_MODELS.get(first.model or '', '')}, " if first.zone else ""
     dated = f" of {first.price.date}" if first.price.date else ""
     how = {"list": "list price", "derived": "derived from the list prices"}.get(first.price.how, first.price.source)
-    pieces: list[Piece] = [(head, "bold"), f"{where}{usd(first.price.usd)} an hour ({how}{dated})", _activities(plan)]
+    show(console, (head, "bold"), f"{where}{usd(first.price.usd)} an hour ({how}{dated})")
+    show_blocks(console, [_activities(plan)])
     if zones and first.zone:
-        pieces += ["", _choices(plan)]
-    show(console, *pieces, "", *_remarks(plan))
+        rows = tuple((c.zone or "", _MODELS.get(c.model or "", ""), usd(c.price.usd), usd(c.expected_usd),
+                      usd(c.worst_usd)) for c in plan.choices)  # fmt: skip
+        show(console, "")
+        show_blocks(
+            console, [Grid(("zone", "price model", "per hour", "expected", "at worst"), rows, numbers=(2, 3, 4))]
+        )
+    show(console, "", *_remarks(plan))
 
 
-def _activities(plan: CostPlan) -> Table:
-    rate = plan.choices[0].price.usd / 3600
-    table = Table("activity", right=("expected", "", "at worst", " "))
+def _activities(plan: CostPlan) -> Grid:
+    rate, rows = plan.choices[0].price.usd / 3600, list[Line]()
     for line in plan.lines:
         expected = ("-", "") if line.expected_s is None else (duration(line.expected_s), usd(line.expected_s * rate))
         sign = "-" if line.worst_s < 0 else ""
         worst = (sign + duration(abs(line.worst_s)), usd(line.worst_s * rate)) if line.worst_s else ("", "")
-        table.add_row(line.activity, *expected, *worst)
+        rows.append((line.activity, *expected, *worst))
     known = [line.expected_s for line in plan.lines if line.expected_s is not None]
     worst_s = sum(line.worst_s for line in plan.lines)
     expected = (duration(sum(known)), usd(plan.expected_usd)) if known else ("-", "")
-    table.add_row(Text("total", "bold"), *expected, duration(worst_s), usd(worst_s * rate))
-    return table
-
-
-def _choices(plan: CostPlan) -> Table:
-    table = Table("zone", "price model", right=("per hour", "expected", "at worst"))
-    for c in plan.choices:
-        dollars = (usd(c.price.usd), usd(c.expected_usd), usd(c.worst_usd))
-        table.add_row(c.zone or "", _MODELS.get(c.model or "", ""), *dollars)
-    return table
+    rows.append((Cell("total", kind="bold"), *expected, duration(worst_s), usd(worst_s * rate)))
+    return Grid(("activity", "expected", "", "at worst", ""), tuple(rows), numbers=(1, 2, 3, 4))
 
 
 def _remarks(plan: CostPlan) -> Iterator[str]:
@@ -171,17 +165,21 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
 
 def print_prices(prices: PriceTable, regions: Iterable[str], console: Console) -> None:
     """Machines, disks, snapshots and addresses of some regions."""
-    machines = Table("region", "machine", right=("on demand, hour", "spot, hour", ""))
-    others = Table("region", right=(*_DISKS, "snapshot, GiB-month", "unused address, hour"))
+    machines, others = list[Line](), list[Line]()
     for region in regions:
         for name, on_demand, spot in prices.machines(region):
-            machines.add_row(region, name, usd(on_demand.usd), usd(spot.usd), on_demand.how)
+            machines.append((region, name, usd(on_demand.usd), usd(spot.usd), on_demand.how))
         listed = [prices.disk(kind, region) for kind in _DISKS]
         listed += [prices.snapshot(region), prices.unused_address(region)]
-        others.add_row(region, *(f"${price.usd:g}" if price else "-" for price in listed))
+        others.append((region, *(f"${price.usd:g}" if price else "-" for price in listed)))
     head = f"List prices of {prices.date}, US dollars, without tax and discounts"
     foot = "A static address that a machine has, running or stopped: $0.005 an hour in every region."
-    show(console, (head, "bold"), (f"source: {prices.source}", "dim"), machines, "", others, foot)
+    show(console, (head, "bold"), (f"source: {prices.source}", "dim"))
+    header = ("region", *_DISKS, "snapshot, GiB-month", "unused address, hour")
+    show_blocks(console, [
+        Grid(("region", "machine", "on demand, hour", "spot, hour", ""), tuple(machines), numbers=(2, 3)),
+        Said(""), Grid(header, tuple(others), numbers=tuple(range(1, len(header)))), Said(foot),
+    ])  # fmt: skip
 
 
 def budget_json(outlook: Outlook) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from orchestrator.results.documents import Documents, load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
-from orchestrator.views.blocks import Grid
+from orchestrator.views.blocks import Cell, Grid, Heading
 from orchestrator.views.figures import age, duration, gate_value, usd
 from orchestrator.views.report.profiles import profile_blocks, profiled
 from orchestrator.views.report.tuning import proven
 from orchestrator.views.table import Table, mark, more, plain_table, rendered, show, show_blocks, unbroken
 from orchestrator.views.table import line as as_line
+from orchestrator.views.tables.before import against_before
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.money import EMULATED, cost_section
 
@@ -57,7 +58,6 @@ def log_end(folder: Path, log: str | None) -> list[str] | None:
 
 #: The order is a promise to scripts: new columns go to the end.
 PLAIN = ("RUN", "STATUS", "SECONDS", "CREATED", "JOB", "TARGET", "USD", "COMMIT", "GPU")
-_WIDE = 110
 
 
 def plain(rows: list[RunRow]) -> str:
@@ -79,24 +79,15 @@ def print_runs(
     rows: list[RunRow], console: Console, now: float, tags: Mapping[str, Sequence[str]] | None = None
 ) -> None:
     """The table for people, newest first. Wide terminals get more columns; the run id says most of it anyway."""
-    wide = console.width >= _WIDE
     tagged = {row.run_id: tags[row.run_id] for row in rows if tags and row.run_id in tags}
-    table = Table("RUN", header="bold")
-    table.add_column("STATUS", no_wrap=True)
-    for name in ("TIME", "AGE"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("COMMIT", no_wrap=True)
-        table.add_column("USD", justify="right", no_wrap=True)
-    if tagged:
-        table.add_column("TAGS", overflow="ellipsis", no_wrap=True)
-    table.add_column("GPU", overflow="ellipsis", no_wrap=True, style="dim")
-    for row in rows:
-        cells = [duration(row.duration_s), age(row.created, now)]
-        cells += [clean((row.git_commit or "")[:9]), f"{row.usd:.2f}" if row.usd else ""] if wide else []
-        cells += [" ".join(tagged.get(row.run_id, ()))] if tagged else []
-        table.add_row(clean(row.run_id, 63), mark(row.status), *cells, clean(row.gpu or "", 40))
-    show(console, table)
+    header = ("RUN", "STATUS", "TIME", "AGE", "COMMIT", "USD", *(("TAGS",) if tagged else ()), "GPU")
+    lines = tuple(
+        (clean(row.run_id, 63), Cell(row.status, kind="status"), duration(row.duration_s), age(row.created, now),
+         clean((row.git_commit or "")[:9]), f"{row.usd:.2f}" if row.usd else "",
+         *((" ".join(tagged.get(row.run_id, ())),) if tagged else ()), Cell(clean(row.gpu or "", 40), kind="soft"))
+        for row in rows
+    )  # fmt: skip
+    show_blocks(console, [Grid(header, lines, numbers=(2, 3, 5), optional=(4, 5, len(header) - 1))])
 
 
 def print_tags(tags: Sequence[Tag], console: Console) -> None:
@@ -149,12 +140,14 @@ def _pieces(record: RunRecord, folder: Path, documents: Documents) -> Iterator[R
     yield from _gates(record, failed)
     if record.cost.usd:
         yield _heading("Cost", EMULATED if record.cost.emulated else "")
-        yield from map(_indented, cost_section(record.cost))
+        yield from (_indented(as_line(piece)) for block in cost_section(record.cost) for piece in rendered(block))
     yield from _files(record)
     for step in failed:
         yield _heading(_TITLES.get(step.status, "Unavailable"), clean(step.id, 40))
         yield from _failure(step, folder)
     yield from (Text(f"\nnot shown: {clean(problem, 300)}", "yellow") for problem in documents.problems)
+    for block in against_before(record, folder) if documents.of("benchmark") else ():
+        yield from (_indented(as_line(piece), 0 if isinstance(block, Heading) else 2) for piece in rendered(block))
     yield Text()
     yield unbroken("Results  ", _short(folder), "bold")
     if sys.platform == "darwin":

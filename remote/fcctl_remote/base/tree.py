@@ -29,16 +29,14 @@ def tree_digest(entries: Iterable[TreeEntry]) -> str:
     ``mode`` is ``x`` for an executable file, ``l`` for a symbolic link (whose sha256 is that of its target's text),
     ``-`` for any other file.
     """
-    rows = sorted((entry.path.encode("utf-8", "surrogateescape"), entry) for entry in _unique(entries))
+    rows = sorted(
+        (entry.path.encode("utf-8", "surrogateescape"), entry) for entry in {e.path: e for e in entries}.values()
+    )
     digest = hashlib.sha256()
     for path, entry in rows:
         mode = b"l" if entry.link is not None else b"x" if entry.executable else b"-"
         digest.update(path + b"\0" + mode + b"\0" + entry.sha256.encode("ascii") + b"\n")
     return digest.hexdigest()
-
-
-def _unique(entries: Iterable[TreeEntry]) -> list[TreeEntry]:
-    return list({entry.path: entry for entry in entries}.values())
 
 
 def path_fault(path: str) -> str | None:

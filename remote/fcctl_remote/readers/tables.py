@@ -175,7 +175,11 @@ def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
         return None
     names = [(found.what, re.sub(r"\.0$", "", value)) for found, value in row if not found.unit]
     kept = [name for name in names if not NO_NAME.fullmatch(name[0]) and not _FIGURE.fullmatch(name[1])]
-    at = " ".join("%s=%s" % name if finite(name[1]) is not None else name[1] for name in kept if not _decimal(name[1]))
+    at = " ".join(
+        "%s=%s" % name if finite(name[1]) is not None else name[1]
+        for name in kept
+        if "." not in name[1] or finite(name[1]) is None
+    )
     measured = [(found.what, "%s %s" % (value, found.unit)) for found, value in figures if finite(value) is not None]
     return [
         "%s %s: %s" % (at, *pair)
@@ -185,7 +189,3 @@ def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
 
 def _number(text: str) -> float | None:
     return 0.0 if text.lower() == "nan" else finite(text)
-
-
-def _decimal(text: str) -> bool:
-    return "." in text and finite(text) is not None

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fcctl_remote import wire
@@ -77,13 +77,10 @@ def check(document: dict[str, Any], shown: str) -> None:
         raise Malformed("%s: a %s document needs %r to be %s" % (shown, document["kind"], shape[0], what))
     if document["kind"] == "benchmark":
         for i, entry in enumerate(document["benchmarks"]):
-            if not _is_timed(entry):
+            named = isinstance(entry, dict) and isinstance(entry.get("name"), str)
+            if not (named and isinstance(entry.get("stats"), dict)):
                 needs = "needs 'name' and 'stats', such as {\"n\": 3, \"p50\": 12.5}"
                 raise Malformed("%s: benchmarks[%d] %s" % (shown, i, needs))
-
-
-def _is_timed(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("stats"), dict)
 
 
 def from_out(run: RunLayout, out: str, collected: CollectedDocuments) -> None:
@@ -204,6 +201,15 @@ def _free_name(folder: str, stem: str, suffix: str) -> str:
         if not os.path.lexists(path):
             return path
         number += 1
+
+
+def by_kind(documents: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Those of each kind as one."""
+    merged: dict[str, Any] = {}
+    for document in documents:
+        kind = document["kind"]
+        merged[kind] = merge(merged[kind], document) if kind in merged else document
+    return merged
 
 
 def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

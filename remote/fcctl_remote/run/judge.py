@@ -145,7 +145,7 @@ def _context(run: RunLayout, case: Case, collected: documents.CollectedDocuments
         kinds = _documents_of(run, earlier)
         by_kind.update(kinds)
         steps[earlier.id] = {**_facts(earlier), **kinds}
-    own = _merged(document for _, document in collected.documents)
+    own = documents.by_kind(document for _, document in collected.documents)
     by_kind.update(own)
     steps[case.result.id] = {**_facts(case.result), **own}
     if "environment" not in by_kind and _names_host(case.spec.gates):
@@ -172,15 +172,7 @@ def _documents_of(run: RunLayout, result: wire.StepResult) -> dict[str, Any]:
             continue
         if document is not None:
             loaded.append(document)
-    return _merged(loaded)
-
-
-def _merged(loaded: Any) -> dict[str, Any]:
-    by_kind: dict[str, Any] = {}
-    for document in loaded:
-        kind = document["kind"]
-        by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
-    return by_kind
+    return documents.by_kind(loaded)
 
 
 def _names_host(specs: list[wire.GateSpec]) -> bool:

@@ -1,4 +1,5 @@
-"""``run``: one search, led by this machine, from its spec to the last measurement of its elites."""
+"""``run``: one search, led by this machine, from its spec to the last measurement of its elites; and what it writes
+meanwhile: a line for each trial, and its files, each replaced as a whole."""
 
 from __future__ import annotations
 

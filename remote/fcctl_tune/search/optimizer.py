@@ -89,7 +89,9 @@ def propose(strategy: str, history: History, rng: random.Random, elites: int = 6
     if strategy == "evolution":
         return _evolution(history, rng, elites)
     if strategy == "exhaustive":  # in the parameters' order
-        one = next((one for one in _in_order(history.space) if history.is_new(one)), None)
+        space = history.space
+        all_of_it = space.all if space.is_counted else space.configurations()
+        one = next((one for one in all_of_it if history.is_new(one)), None)
         return Proposal(dict(one), "in order") if one is not None else None
     return _random(history, rng)
 
@@ -103,10 +105,6 @@ def _random(history: History, rng: random.Random) -> Optional[Proposal]:
     """Without replacement: the control."""
     one = history.untried(rng)
     return Proposal(one, "random") if one is not None else None
-
-
-def _in_order(space: Space) -> Iterable[Params]:
-    return space.all if space.is_counted else space.configurations()
 
 
 def _evolution(history: History, rng: random.Random, elites: int) -> Optional[Proposal]:

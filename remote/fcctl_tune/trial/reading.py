@@ -35,11 +35,7 @@ def gathered(stage: Stage, env: Mapping[str, str], directory: str, log: str) -> 
     for spec in stage.collect:
         paths = matching(spec.file, env, directory, log)[:MAX_DOCUMENTS]
         collected += [read_document(spec.reader, path, env) for path in paths]
-    by_kind: Dict[str, Any] = {}
-    for document in collected:
-        kind = document["kind"]
-        by_kind[kind] = documents.merge(by_kind[kind], document) if kind in by_kind else document
-    return by_kind
+    return documents.by_kind(collected)
 
 
 def matching(pattern: str, env: Mapping[str, str], directory: str, log: str) -> List[str]:

@@ -1,6 +1,8 @@
-"""A search's hosts in Dask: this machine, with those that join it.
+"""A search's hosts in Dask: this machine, with those that join it; calls to their workers, and the results.
 
-Hosts are known by the facts that their workers send the scheduler (``workers.membership``). They come and go.
+Hosts are known by the facts that their workers send the scheduler (``workers.membership``). They come and go. A result
+is an event on the worker's own connection to the scheduler: no connection to a worker is needed, which may be behind a
+tunnel, and no result is lost with one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.base.errors import ConfigError
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.scenario import REALISTIC, FaultSyntax, load, parse
+from orchestrator.emulator.scenario import REALISTIC, Fault, load
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests
@@ -44,7 +44,7 @@ def test_a_storm_passes(emulator: Emulator, gce: Any) -> None:
     ("nth", "struck"), [(2, [2]), ([1, 3], [1, 3]), ("2-3", [2, 3]), ("3+", [3, 4, 5]), (None, [1, 2, 3, 4, 5])]
 )
 def test_which_requests_are_struck(nth: Any, struck: list[int]) -> None:
-    fault = parse({"action": "instances.*", "nth": nth, "do": {"http": 503}})
+    fault = Fault.model_validate({"action": "instances.*", "nth": nth, "do": {"http": 503}})
     assert not fault.meets("disks.get", "GET", "", 0)
     assert [n for n in range(1, 6) if fault.meets("instances.get", "GET", "", 0)] == struck
 
@@ -63,8 +63,8 @@ def test_which_requests_are_struck(nth: Any, struck: list[int]) -> None:
     ],
 )
 def test_faults_nobody_knows(wrong: dict[str, Any]) -> None:
-    with pytest.raises(FaultSyntax):
-        parse(wrong)
+    with pytest.raises(ValueError, match="for Fault"):
+        Fault.model_validate(wrong)
 
 
 def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> None:
@@ -88,7 +88,7 @@ def test_a_scenario_from_a_file(tmp_path: Path, start: Callable[..., Cloud]) -> 
         ("spead: 5", "unknown key 'spead'"),
         ("latency: {stopp: 3}", "unknown key 'stopp' in latency"),
         ("latency: slow", "latency: expected a table"),
-        ("- {do: explode}", "fault 1"),
+        ("- {do: explode}", "unknown key 'explode' in faults"),
         ("[", "cannot read"),
         ("[" * 1500, "cannot read"),
         ("5", "expected a table"),

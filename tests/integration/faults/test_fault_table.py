@@ -19,9 +19,8 @@ RATE = 0.706832  # dollars an hour of g2-standard-4 in us-west1 and us-central1
 
 #: One of each way in which the cloud, the network, the machine or the caller's rights fail.
 OF_EACH_KIND = frozenset({
-    "insert-stockout", "insert-503-storm", "insert-lost-after", "insert-never-finishes", "start-stockout-rebuild",
-    "start-iam", "fence-lost-after", "stop-lost-before", "delete-lost-after", "preempted", "deleted",
-    "running-unfenced", "laptop-ahead",
+    "insert-503-storm", "insert-lost-after", "start-stockout-rebuild", "start-iam", "stop-lost-before", "preempted",
+    "laptop-ahead",
 })  # fmt: skip
 
 

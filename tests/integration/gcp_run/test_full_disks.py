@@ -80,7 +80,7 @@ def fetched(workspace: CloudWorkspace) -> dict[str, Any]:
 @pytest.mark.parametrize("line", sampled(range(1, LINES + 1), keep=[8]))
 def test_full_from_a_line_of_the_journal_on(line: int, workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
     (tmp_path / "go").touch()
-    done = workspace.full(line, "run", "work", "--on", "l4")
+    done = workspace.changed("full", line, "run", "work", "--on", "l4")
     assert (done.returncode, "disk is full" in done.stderr) == (1, True), done.stderr
     assert "Traceback" not in done.stderr
     assert workspace.statuses() == (OFF if line > 3 else {})
@@ -121,10 +121,10 @@ def test_it_says_what_it_came_to_and_what_fetching_costs(
 
 def test_nobody_follows_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook) -> None:
     run_id = detached(workspace, tmp_path)
-    assert "running" in workspace.full(0, "ps").stdout
+    assert "running" in workspace.changed("full", 0, "ps").stdout
     assert workspace.statuses() == ON
     (tmp_path / "go").touch()
-    wait_for(lambda: (workspace.full(0, "ps"), workspace.statuses() == OFF)[1])
-    assert "waiting" in workspace.full(0, "ps").stdout
+    wait_for(lambda: (workspace.changed("full", 0, "ps"), workspace.statuses() == OFF)[1])
+    assert "waiting" in workspace.changed("full", 0, "ps").stdout
     assert told(hook) == [("failed", "passed")], "by the one that stopped the machine"
     assert fetched(workspace)["run_id"] == run_id

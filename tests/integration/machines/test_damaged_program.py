@@ -69,10 +69,14 @@ def test_a_host_that_lacks_it_gets_it_and_unpacks_it(sshd: LoopbackSshd) -> None
     assert mended(sshd) == []
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["source", "bytecode"])
-def test_one_bad_byte_is_put_right(sshd: LoopbackSshd, compiled: bool) -> None:
+@pytest.mark.parametrize(
+    ("compiled", "names"),
+    [(False, ["__main__", "fcctl_remote/run/supervisor"]), (True, ["fcctl_remote/__main__", "fcctl_remote/wire"])],
+    ids=["source", "bytecode"],
+)
+def test_one_bad_byte_is_put_right(sshd: LoopbackSshd, compiled: bool, names: list[str]) -> None:
     assert mended(sshd) == []
-    for name in ("__main__", "fcctl_remote/__main__", "fcctl_remote/wire", "fcctl_remote/run/supervisor"):
+    for name in names:
         place = module(installed(sshd), name, compiled=compiled)
         before = place.read_bytes()
         flip(place)

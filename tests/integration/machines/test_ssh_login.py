@@ -19,7 +19,7 @@ import pytest
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable
 from orchestrator.machines.connect.connector import Connector
 from orchestrator.machines.connect.ssh import auth
-from orchestrator.machines.connect.ssh.auth import KeyLogin, _load
+from orchestrator.machines.connect.ssh.auth import KeyLogin, load_key
 from orchestrator.machines.connect.ssh.config import Destination, resolve
 from orchestrator.machines.targets import SshTarget
 from orchestrator.workspace.doctor import check_target
@@ -309,7 +309,7 @@ def test_other_kinds_of_keys(client: Client, sshd: LoopbackSshd, tmp_path: Path,
 
 def test_keys_of_every_length_without_a_comment(tmp_path: Path) -> None:
     for number in range(12):  # about half of them end at a block's end, which Paramiko's reader takes for padding
-        key = _load(generate_key(tmp_path / f"k{number}", "ecdsa"), None)
+        key = load_key(generate_key(tmp_path / f"k{number}", "ecdsa"), None)
         assert key.can_sign()
 
 

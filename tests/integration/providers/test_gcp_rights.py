@@ -92,6 +92,7 @@ def bare(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setattr("google.auth._cloud_sdk.get_project_id", lambda: None)  # it starts gcloud
     return private_home
 
 

@@ -7,8 +7,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from orchestrator.app import SystemClock
+from orchestrator.results.store.store import FileStore
 from orchestrator.views.report.page import find_chromium
 from tests.support import reference_run
+from tests.support.stores import completed
 from tests.support.workspace import Workspace
 
 
@@ -16,6 +19,14 @@ from tests.support.workspace import Workspace
 def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     made = Workspace(tmp_path / "ws", private_home)
     reference_run.install(made.root / "results")
+    return made
+
+
+@pytest.fixture
+def small(tmp_path: Path, private_home: Path) -> Workspace:
+    """Its run has no documents: its report takes no time."""
+    made = Workspace(tmp_path / "ws", private_home)
+    completed(FileStore(made.root / "results", SystemClock(), note=print))
     return made
 
 
@@ -44,24 +55,22 @@ def test_json_is_one_document_or_says_what_was_written(workspace: Workspace) -> 
     assert written["format"] == "html"
 
 
-def test_mistakes_are_told_with_a_hint(workspace: Workspace) -> None:
-    missing = workspace.fcctl("results", "report", "nope", check=102)
+def test_mistakes_are_told_with_a_hint(small: Workspace) -> None:
+    missing = small.fcctl("results", "report", "nope", check=102)
     assert "hint:" in missing.stderr
-    nowhere = workspace.fcctl("results", "report", "last", "-o", "/proc/nowhere/x.html", check=1)
+    nowhere = small.fcctl("results", "report", "last", "-o", "/proc/nowhere/x.html", check=1)
     assert "could not write" in nowhere.stderr
-    none = workspace.fcctl(
-        "results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": "no-such-browser"}, check=7
-    )
+    none = small.fcctl("results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": "no-such-browser"}, check=7)
     assert "no Chromium or Chrome" in none.stderr
     assert "apt install chromium" in none.stderr
-    assert not (workspace.root / "x.pdf").exists()
+    assert not (small.root / "x.pdf").exists()
 
 
-def test_a_browser_that_fails_is_an_error_with_its_words(workspace: Workspace) -> None:
-    broken = workspace.root / "browser"
+def test_a_browser_that_fails_is_an_error_with_its_words(small: Workspace) -> None:
+    broken = small.root / "browser"
     broken.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
     broken.chmod(0o755)
-    done = workspace.fcctl("results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": str(broken)}, check=1)
+    done = small.fcctl("results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": str(broken)}, check=1)
     assert "cause: no display" in done.stderr
 
 

@@ -17,8 +17,8 @@ from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 
-pytestmark = pytest.mark.group("extended")
-TILING = [1, pytest.param(2, marks=pytest.mark.full)]
+pytestmark = [pytest.mark.group("extended"), pytest.mark.full]
+TILING = (1, 2)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from flashcore import registry, roundings
-from flashcore.launch import DTYPES
+from flashcore.launch import DTYPES, LOWER_RIGHT
 from flashcore.library import Args, Strides
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
@@ -160,6 +160,15 @@ def test_no_heads_of_keys_that_do_not_divide_the_queries(library: ctypes.CDLL) -
     args = Args(B=1, H=3, H_kv=2, S_q=1, S_kv=1, D=64, scale=1.0)
     assert library.flashcore_forward(args) == 1
     args = Args(B=1, H=2, S_q=1, S_kv=1, D=112, scale=1.0)
+    assert library.flashcore_forward(args) == 1
+
+
+@pytest.mark.parametrize("library", [in_one_worker(CONFIGURATIONS[1])], indirect=True)
+def test_a_tiling_without_masks_refuses_them(library: ctypes.CDLL) -> None:
+    mask = torch.ones(1, dtype=torch.bool)
+    args = Args(B=1, H=1, S_q=1, S_kv=2, D=64, scale=1.0, causal=LOWER_RIGHT)
+    assert library.flashcore_forward(args) == 1
+    args = Args(B=1, H=1, S_q=1, S_kv=1, D=64, scale=1.0, mask=mask.data_ptr())
     assert library.flashcore_forward(args) == 1
 
 

@@ -107,6 +107,7 @@ def test_what_it_does_not_take_is_refused_without_a_launch(library: ctypes.CDLL)
     check_refusals(library, {"D": 128}, {"dtype": 1}, {"H": 3, "H_kv": 2}, {"S_kv": 0})
 
 
+@pytest.mark.full
 def test_e4m3_for_queries_and_keys(tmp_path: Path) -> None:
     library = compile_on_cpu(FP8, {"QK_INT8": 0, "STAGES": 2}, tmp_path)
     q, k, v = (x.half() for x in draw(64, 512))

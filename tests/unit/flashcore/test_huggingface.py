@@ -106,6 +106,38 @@ def test_the_same_text_is_generated(transformers: Any) -> None:
     assert torch.equal(*texts)
 
 
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_windows_stay_numbers_and_softcaps_are_the_kernels(
+    transformers: Any, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Gemma 2: layers with a window and without one, scores capped; a prompt and the tokens behind it."""
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, sliding_window=3, attn_logit_softcapping=0.5, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.Gemma2ForCausalLM(config).eval()
+    calls: list[Any] = []
+    real = huggingface.attention
+    monkeypatch.setattr(huggingface, "attention", lambda *a, **n: (calls.append((a[3], n)), real(*a, **n))[1])
+    given, logits = tokens(side), []
+    for name in ("eager", huggingface.NAME):
+        model.set_attn_implementation(name)
+        cache = transformers.DynamicCache(config=model.config)
+        for part in (slice(0, 6), slice(6, 8), slice(8, LENGTH)):
+            with torch.no_grad():
+                out = model(
+                    input_ids=given["input_ids"][:, part], attention_mask=given["attention_mask"][:, : part.stop],
+                    past_key_values=cache,
+                )  # fmt: skip
+            logits.append(out.logits)
+    for theirs, ours, part in zip(logits[:3], logits[3:], (slice(0, 6), slice(6, 8), slice(8, LENGTH)), strict=True):
+        same(theirs, ours, given["attention_mask"][:, part])
+    assert {n["window"] for _, n in calls} == {(2, 0), (-1, -1)}
+    assert {n["softcap"] for _, n in calls} == {0.5}
+    assert all(mask is None or mask.shape[1:3] == (1, 1) for mask, _ in calls)  # no mask of rows
+
+
 def test_windows_encoders_and_masks_of_the_callers_own(transformers: Any) -> None:
     given, small = tokens("right"), {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96}
     heads = {"num_hidden_layers": 1, "num_attention_heads": 4}

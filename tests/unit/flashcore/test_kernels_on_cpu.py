@@ -19,7 +19,6 @@ from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
-from tests.support.tiers import sampled
 
 #: Tile sizes that show each way a kernel can be cut up; every one is a library of its own.
 CONFIGURATIONS = [
@@ -118,7 +117,8 @@ def test_right_on_hostile_values(library: ctypes.CDLL, values: str, scale: float
     assert refusal(library, Shape(1, 1, 70, 64), 3, values, True, scale) is None
 
 
-@pytest.mark.parametrize("producers", sampled([1, 2], keep=(2,)))
+@pytest.mark.full
+@pytest.mark.parametrize("producers", [1, 2])
 def test_persistent_blocks_share_out_groups_of_heads(producers: int, tmp_path: Path) -> None:
     """Four heads of so many keys that L2 takes three, a smaller last group, and more row tiles than blocks."""
     tile = {"TILE_M": 32, "TILE_N": 32, "NUM_PRODUCER_WARPS": producers}

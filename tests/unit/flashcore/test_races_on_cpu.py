@@ -14,7 +14,6 @@ import torch
 from flashcore.library import Args, Strides
 from flashcore.registry import VARIANTS, Variant
 from tests.support.cuda_on_cpu.build import compile_on_cpu
-from tests.support.tiers import sampled
 
 #: One for each way that a kernel's barriers can be placed.
 CONFIGURATIONS: list[tuple[str, dict[str, int]]] = [
@@ -95,7 +94,8 @@ def label(one: tuple[str, dict[str, int]]) -> str:
     return "-".join([one[0], *(f"{k}={v}" for k, v in one[1].items())])
 
 
-@pytest.mark.parametrize("configuration", sampled(CONFIGURATIONS, ["fused"], label))
+@pytest.mark.full  # make test has decode (test_decode_on_cpu.py)
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=label)
 def test_no_kernel_has_a_race(
     configuration: tuple[str, dict[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from flashcore import registry, shapes
+from flashcore import inputs, reference, registry, shapes
 from flashcore.errors import UsageError
 from flashcore.registry import Constraint, Parameter, Variant
 from tests.support.tiers import sampled
@@ -67,6 +68,20 @@ def test_an_unknown_variant_names_the_nearest() -> None:
 def test_auto_follows_the_device() -> None:
     assert registry.find("auto", lambda: "cuda").name == "baseline"
     assert registry.find("auto", lambda: "cpu").name == "cpu"
+
+
+@pytest.mark.parametrize(("S", "keys", "window"), [(7, 7, 2), (3, 9, 0), (9, 3, 20), (5, 5, 4)])
+def test_a_window_is_read_counted_and_masked_alike(S: int, keys: int, window: int) -> None:
+    text = f"2,3,{S}:{keys},64,w{window}"
+    shape = shapes.parse(text)[text]
+    tensors = inputs.draw(shape, 0, "cpu")
+    mask = reference.windowed(*tensors, shape.window)
+    assert mask is not None
+    assert shape.scores == 6 * int(mask.sum())
+    right = reference.attention64(*tensors, mask=mask)
+    assert torch.equal(reference.attention64(*tensors, **inputs.options(shape)), right)
+    assert str(shape).endswith(f"window {window})")
+    assert shapes.Shape(**shape.as_dict()) == shape
 
 
 def test_shapes_are_parsed_by_name_and_by_numbers() -> None:

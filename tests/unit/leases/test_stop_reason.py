@@ -35,7 +35,7 @@ def test_the_newest_word_of_the_cloud(kind: str, how: str, status: str) -> None:
     found = why_stopped("vm", "7", machine(), [operation("setLabels"), operation(kind), operation("start")], None)
     assert found is not None
     assert (found.how, found.status, found.disk) == (how, status, True)
-    assert "vm" in found.reason
+    assert "vm" in found.message
 
 
 def test_its_own_timer_is_a_budget() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -16,10 +17,13 @@ from orchestrator.money import book as books
 from orchestrator.money.caps import Cap, fenced_worst_case_usd
 from orchestrator.money.ledger import IDLE, Line
 from orchestrator.money.reservations import Reservation, Scope, remaining
-from orchestrator.results.records import SourceRecord
+from orchestrator.results.records import CostRecord, SourceRecord
+from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import spending
+from orchestrator.runs.cost.owners import unbooked_runs
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
+from tests.support.measured_runs import measured
 from tests.support.money_world import L4, World
 from tests.support.spending import reservation
 from tests.support.stores import make_id
@@ -300,3 +304,16 @@ def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> 
     world.spent(2.0)
     spent = spending.spent_without(world.services, mine)
     assert (spent.day, spent.month, spent.project) == (2.0, 2.0, 2.0)
+
+
+def test_what_was_free_is_not_opened_to_sum_costs(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of costs took longer with each run that cost nothing: as local runs and those of the sandbox do."""
+    priced = CostRecord(usd=0.5, usd_per_hour=1.0, billed_s=1800)
+    costs = (CostRecord(), priced.model_copy(update={"emulated": True}), priced)
+    runs = [measured(store, [], at=60 * i, cost=cost) for i, cost in enumerate(costs)]
+    opened: list[str] = []
+    get = store.get
+    monkeypatch.setattr(store, "get", lambda run_id: opened.append(run_id) or get(run_id))
+    world = SimpleNamespace(store=store, spending=SimpleNamespace(state=lambda: SimpleNamespace(runs=dict)))
+    assert [usage.cost.usd for usage in unbooked_runs(world)] == [0.5]  # type: ignore[arg-type]
+    assert opened == [runs[2]]

@@ -86,7 +86,7 @@ def test_a_key_of_the_user_s_is_used_as_it_is(private_home: Path, tmp_path: Path
 
 def test_the_old_form_of_a_key_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "old"
-    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-N", "", "-f", str(path)], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "", "-f", str(path)], check=True)
     Path(f"{path}.pub").unlink()
     assert clouds.public_key(path) == fingerprint(path)
 

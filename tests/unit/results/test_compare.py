@@ -46,10 +46,10 @@ def test_the_five_verdicts() -> None:
 @pytest.mark.parametrize(
     ("change", "reason", "allow"),
     [
-        ({"device": "NVIDIA H200"}, "different device: NVIDIA L4, now NVIDIA H200", "gpu"),
-        ({"environment": {"driver": "560.1"}}, "different driver: 550.54.15, now 560.1", "driver"),
-        ({"method_version": 4}, "different measurement method: v3, now v4", "method"),
-        ({"tool": "nvbench"}, "different measurement method: v3, now nvbench v3", "method"),
+        ({"device": "NVIDIA H200"}, "different device: NVIDIA L4 before, now NVIDIA H200", "gpu"),
+        ({"environment": {"driver": "560.1"}}, "different driver: 550.54.15 before, now 560.1", "driver"),
+        ({"method_version": 4}, "different measurement method: v3 before, now v4", "method"),
+        ({"tool": "nvbench"}, "different measurement method: v3 before, now nvbench v3", "method"),
     ],
 )
 def test_what_cannot_be_compared_is_not(change: dict[str, Any], reason: str, allow: str) -> None:
@@ -69,11 +69,11 @@ def clocks(sm_mhz: float, throttled: int = 0) -> list[dict[str, Any]]:
 def test_other_clocks_and_other_throttling() -> None:
     old = rows(simple(10.0, comparisons=clocks(2040)))
     assert compare(old, rows(simple(11.0, comparisons=clocks(1700)))).benchmarks[0].reasons == (
-        "different clocks: 2040 MHz, now 1700 MHz",
+        "different clocks: 2040 MHz before, now 1700 MHz",
     )
     assert compare(old, rows(simple(11.0, comparisons=clocks(2030)))).benchmarks[0].verdict == "slower"
     assert compare(old, rows(simple(11.0, comparisons=clocks(2040, 5)))).benchmarks[0].reasons == (
-        "different throttling: no, now yes",
+        "different throttling: no before, now yes",
     )
     both = rows(simple(10.0, comparisons=clocks(2040, 5)))
     assert compare(both, rows(simple(11.0, comparisons=clocks(2040, 6)))).benchmarks[0].verdict == "slower"
@@ -101,7 +101,7 @@ def test_a_processor_is_told_from_another() -> None:
     new = rows(
         document(entry("a", samples(12.0)), device="cpu", environment={}), machine=Machine({"cpu": {"model": "B"}})
     )
-    assert compare(old, new).benchmarks[0].reasons == ("different device: A, now B",)
+    assert compare(old, new).benchmarks[0].reasons == ("different device: A before, now B",)
 
 
 def test_code_that_did_not_change_shows_how_restless_the_machine_is() -> None:
@@ -236,7 +236,7 @@ def test_a_missing_unit_never_makes_milliseconds_of_microseconds() -> None:
     unstated = {**entry("a", in_ms), "unit": None}
     (found,) = compare(rows(document(entry("a", in_us))), rows(document(unstated))).benchmarks
     assert found.verdict == "incomparable"
-    assert found.reasons[0] == "different unit: us, now not stated"
+    assert found.reasons[0] == "different unit: us before, now not stated"
     (found,) = compare(rows(document({**entry("a", in_us), "unit": None})), rows(document(unstated))).benchmarks
     assert found.verdict == "incomparable"
     assert found.reasons == ("the unit is not stated, and the times differ by a factor of 1000",)

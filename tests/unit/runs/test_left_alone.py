@@ -19,7 +19,6 @@ from orchestrator.base.errors import (
     LinkLost,
     MachineStopped,
 )
-from orchestrator.leases.stop_reason import StopReason
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.ready import StoppedDuringStart
 from orchestrator.money.caps import LEAST_S
@@ -88,7 +87,7 @@ def test_a_machine_that_goes_off_while_it_is_looked_for_was_stopped(
     monkeypatch: pytest.MonkeyPatch, is_off: bool
 ) -> None:
     """That is no lack of machines, which would end all for good; where it is on by then, it is tried again."""
-    stopped = StopReason("preempted", "preempted", "vm was preempted")
+    stopped = MachineStopped("vm was preempted", how="preempted", status="preempted")
     found = iter([None, stopped if is_off else None])
     monkeypatch.setattr(run_lease, "make_ready", raising(StoppedDuringStart("vm was stopped during its start")))
     machine = SimpleNamespace(name="vm", power=Power.RUNNING)

@@ -84,6 +84,7 @@ def test_the_active_runs_fit(width: int) -> None:
     text = out.getvalue()
     assert max(map(len, text.splitlines())) <= max(width, 63 + 40), "but for a command, which is not cut"
     assert "\x1b" not in text
+    text = " ".join(text.split())
     assert text.count(" of $1.50") == 1, "nobody pays for the sandbox"
     for wanted in (
         "$0.12 of $1.50", "l4 (cudadent42-l4-dev) is on at $0.71/h, $0.12 so far", "without a time limit",

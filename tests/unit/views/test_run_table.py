@@ -12,9 +12,11 @@ from rich.console import Console
 
 from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
 from orchestrator.results.store.rows import row_of
+from orchestrator.results.store.store import FileStore
 from orchestrator.views.figures import kind
 from orchestrator.views.tables.run import print_run_summary, print_runs
 from tests.support import sample_run
+from tests.support.measured_runs import measured, simple
 
 
 def printed(record: RunRecord, folder: Path, width: int = 80, encoding: str = "utf-8", color: bool = False) -> str:
@@ -47,6 +49,16 @@ def test_everything_a_newcomer_looks_for_is_there(folder: Path) -> None:
         "steps/bench/log.txt",
     ):  # fmt: skip
         assert wanted in text, wanted
+
+
+def test_a_run_ends_with_its_figures_against_the_run_before(store: FileStore) -> None:
+    first, second = (measured(store, [simple(us, seed=7)], at=60 * i) for i, us in enumerate((14.0, 10.0)))
+    text = printed(store.get(second), store.folder(second))
+    _, _, end = text.partition(f"Against the run before  {first}")
+    assert re.search(r"✓ faster +mission .* -28\.6 % ", end)
+    assert f"why: fcctl results compare {first[-6:]} {second[-6:]}" in end
+    assert max(map(len, end.splitlines()[1:-1])) <= 80
+    assert "Against" not in printed(store.get(first), store.folder(first))
 
 
 def test_a_pipe_gets_no_padding(folder: Path) -> None:

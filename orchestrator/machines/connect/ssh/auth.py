@@ -88,7 +88,7 @@ class KeyLogin:
     def _from_files(self, files: list[Path]) -> Iterator[tuple[paramiko.PKey, str]]:
         for file in files:
             try:
-                key = _load(file, None)
+                key = load_key(file, None)
             except paramiko.PasswordRequiredException:
                 self._locked.append(file)
             except (OSError, ValueError, paramiko.SSHException) as error:
@@ -124,7 +124,7 @@ class KeyLogin:
             for _ in range(PASSPHRASE_TRIES):
                 phrase = getpass.getpass(f"Passphrase of {file}: ", stream=sys.stderr)
                 with contextlib.suppress(ValueError, paramiko.SSHException):
-                    return _load(file, phrase)
+                    return load_key(file, phrase)
         self._tried.append(f"{file} (needs its passphrase)")
         return None
 
@@ -181,7 +181,7 @@ def _label(key: paramiko.AgentKey) -> str:
     return f"{key.get_name()} {fingerprint(key.asbytes())} from the ssh-agent"
 
 
-def _load(file: Path, passphrase: str | None) -> paramiko.PKey:
+def load_key(file: Path, passphrase: str | None) -> paramiko.PKey:
     """The private key in ``file``, with its certificate if one lies beside it. Raises PasswordRequiredException: it is
     encrypted and no passphrase was given; SSHException, OSError: it cannot be read."""
     try:
