@@ -300,7 +300,8 @@ def _run_programs(findings: Findings) -> _Step:
         f"{mark}{program.command} {program.arguments}" if program.arguments else program.command
         for program in findings.programs
     ]
-    return _run("\n".join(lines), "bench" if findings.prints_times else "run")
+    run = _run("\n".join(lines), "bench" if findings.prints_times else "run")
+    return replace(run, gpu=findings.programs_use_gpu)
 
 
 def _run(run: str, step: str = "run") -> _Step:
