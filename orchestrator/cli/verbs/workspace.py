@@ -28,7 +28,7 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
     If DIR itself has no build, write a job for each folder below that has one.
 
     Looks for a Makefile, CMakeLists.txt, Python package, justfile, meson.build or Bazel, tests, benchmarks, scripts
-    and .cu files. Programs that need arguments stay comments. Does not overwrite files.
+    and .cu files. Does not overwrite files.
     """
     from orchestrator.workspace import init as workflow
 
