@@ -7,13 +7,13 @@
         model(tokens)
 
 The flagship, or ``decode`` for a few queries over many keys, computes what it takes: FP16 or bfloat16 on a GPU of
-compute capability 8.0 or later, head dimensions 64 and 128, no dropout, fewer heads of keys than of queries with
-``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the lower right
+compute capability 8.0 or later, head dimensions 64, 80, 128 and 256, no dropout, fewer heads of keys than of queries
+with ``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the lower right
 one (``lower_right``, which PyTorch's function does not have, or ``torch.nn.attention.bias.causal_lower_right``).
-``attn_mask`` is none or, also beside ``lower_right``, boolean and of the dimensions [B, H, S_q, S_kv], any but the
-last of them 1; a mask of keys alone is padding, left or right, which the kernel itself leaves out. All else is
-PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)`` where its shape is that of the
-query, and is contiguous where it is not.
+``attn_mask`` is none or, also beside ``lower_right``, boolean and of the dimensions [B, H, S_q, S_kv], any but the last
+of them 1; a mask of keys alone is padding, left or right, which the kernel itself leaves out. (At 256 only the mask to
+the upper left corner.) All else is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)``
+where its shape is that of the query, and is contiguous where it is not.
 
 A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask, and its kernels
 for a processor. (cuDNN's gives other numbers, FlashAttention's takes no mask.)
@@ -57,7 +57,7 @@ VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
 EXTENDED = registry.VARIANTS["extended"]  # for windows, softcap, ALiBi and packed sequences
 MOST_ROWS, LEAST_KEYS = 16, 1024
 #: Of the flagship's head dimensions, those that were checked and timed on a GPU.
-HEAD_DIMS = (64, 128)
+HEAD_DIMS = (64, 80, 128, 256)
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -97,7 +97,7 @@ def attention(
     if attn_mask is not None and not is_causal and isinstance(attn_mask, CausalBias):
         lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
         attn_mask, is_causal = None, not lower_right
-    plain = window == ANY and softcap == 0.0 and alibi_slopes is None
+    plain = window is ANY and not softcap and alibi_slopes is None
     if (
         plain
         and not torch.compiler.is_compiling()
@@ -159,9 +159,9 @@ def _operator(
     plain = type(query) is type(key) is type(value) is torch.Tensor and (mask is None or type(mask) is torch.Tensor)
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
     known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
-    name = _chosen(query, key, mask)
+    name, library = _chosen(query, key, causal, mask)
     there = known and (mask is None or mask.dim() == 4)
-    kernel, way = (_kernel(name), _decode_way() if name == DECODE else _short_way()) if there else (None, None)
+    kernel, way = (_kernel(name, library), _decode_way() if name == DECODE else _short_way()) if there else (None, None)
     if kernel is not None and way is not _operator:
         kernel.teach(way, (query, key, value, causal, scale, None, mask), out)
     return out
@@ -169,17 +169,20 @@ def _operator(
 
 def _beyond(*call: Any) -> Any:
     """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
-    name = _chosen(call[0], call[1], call[6])
+    name, _ = _chosen(call[0], call[1], call[3], call[6])
     return (_decode_way() if name == DECODE else _operator)(*call)
 
 
-def _chosen(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> str:
-    """The variant for tensors that fit."""
-    if mask is not None or query.dim() != 4 or key.dim() != 4 or key.shape[2] < LEAST_KEYS:
-        return VARIANT.name
-    if query.shape[3] not in registry.VARIANTS[DECODE].head_dims:
-        return VARIANT.name
-    return DECODE if query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] else VARIANT.name
+def _chosen(query: torch.Tensor, key: torch.Tensor, causal: int, mask: torch.Tensor | None) -> tuple[str, int]:
+    """The variant for tensors that fit, and which of its libraries."""
+    if query.dim() != 4 or key.dim() != 4:
+        return VARIANT.name, 0
+    masked = mask is not None or (causal == LOWER_RIGHT and query.shape[2] != key.shape[2])
+    few = query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] and key.shape[2] >= LEAST_KEYS
+    D = query.shape[3]
+    if few and mask is None and D in registry.VARIANTS[DECODE].head_dims:
+        return DECODE, 0
+    return VARIANT.name, VARIANT.library_of(D, masked)
 
 
 def _fits(
@@ -237,10 +240,11 @@ def _recent(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= OLDEST
 
 
-def _kernel(variant: str) -> Kernel | None:
-    """A kernel, compiled for the GPUs that are here; None, after one warning, where that cannot be done."""
+def _kernel(variant: str, library: int = 0) -> Kernel | None:
+    """A kernel, whose first and whose given library are compiled for the GPUs that are here; None, after one warning,
+    where that cannot be done."""
     with _building:
-        return _built(variant)
+        return _built(variant, library)
 
 
 @functools.cache
@@ -262,11 +266,11 @@ def _launcher(variant: str, slow: Any) -> Any:
 
 
 @functools.cache
-def _built(variant: str) -> Kernel | None:
+def _built(variant: str, library: int) -> Kernel | None:
     try:
         found = {torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())}
         archs = ",".join(f"{major}{minor}" for major, minor in sorted(found) if (major, minor) >= OLDEST)
-        return Kernel(build.build(registry.VARIANTS[variant], archs=archs))
+        return Kernel(build.build(registry.VARIANTS[variant], archs=archs, libraries=(library,)))
     except FlashcoreError as e:
         warnings.warn(f"{NAME} calls PyTorch instead: {e}", RuntimeWarning, stacklevel=4)
         return None
@@ -300,7 +304,7 @@ def _eager(
         return _with_scores(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa, scores)
     once = dropout_p == 0.0 and not (is_causal and lower_right)
     if once and _fits(query, key, value, causal, enable_gqa, attn_mask):
-        kernel = _kernel(_chosen(query, key, attn_mask))
+        kernel = _kernel(*_chosen(query, key, causal, attn_mask))
         if kernel is not None:
             mask = None if attn_mask is None else _four(attn_mask)
             return kernel(query, key, value, causal=causal, scale=scale, mask=mask)

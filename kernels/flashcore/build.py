@@ -6,13 +6,15 @@ the command line, the compiler's version and, for processor code, the processor.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,11 +72,13 @@ def build(
     archs: str | None = None,
     native: bool = True,
     label: str | None = None,
+    libraries: Iterable[int] | None = None,
 ) -> Built:
     """Compile ``variant`` with ``overrides``, or take it from the cache.
 
     ``label`` is its name in results (default: by what ``overrides`` change). ``native``: first with what not every
-    compiler takes, for faster code (a processor's own) or a faster build (``LEAN``).
+    compiler takes, for faster code (a processor's own) or a faster build (``LEAN``). ``libraries``: of a variant that
+    is several, those that there must be beside the first one (default: all).
 
     Raises:
         UsageError: illegal parameters.
@@ -85,13 +89,18 @@ def build(
     configuration = variant.configure(overrides)
     command = _command(variant, configuration, debug, toolchain.archs(archs), native)
     home = cache_folder() / f"{variant.name}-{_key(variant, command)}"
+    several = range(len(variant.libraries)) if configuration == variant.configure() else ()
+    wanted = [n for n in several if libraries is None or n == 0 or n in libraries]
     cached = (home / RECORD).exists()
     if not cached:
         settings = variant.common(configuration)
         common = _command(variant, settings, debug, toolchain.archs(archs), native) if settings else ()
-        home = _compile(variant, configuration, command, home, debug, common)
+        home = _compile(variant, configuration, command, home, debug, wanted, common)
         if home is None:  # an old compiler, an unusual processor, other headers
-            return build(variant, overrides, debug=debug, archs=archs, native=False, label=label)
+            return build(variant, overrides, debug=debug, archs=archs, native=False, label=label, libraries=libraries)
+    elif not all((home / library_name(n)).exists() for n in wanted):
+        cached = False
+        _add(variant, command, home, wanted)
     record = json.loads((home / RECORD).read_text(encoding="utf-8"))
     if "kernels" not in record:  # read after the build, so that a missing reader is not remembered
         record.update(_resources(variant, home))
@@ -100,6 +109,11 @@ def build(
     record.update(cached=cached, duration_s=round(time.perf_counter() - started, 3), artifacts=[str(f) for f in files])
     named = label or variant.label(configuration)
     return Built(variant, configuration, home / LIBRARY, home / LOG, record, named, code)
+
+
+def library_name(number: int) -> str:
+    """The file of a library of a variant that is several, in the folder of the first."""
+    return f"kernel-{number}.so" if number else LIBRARY
 
 
 def save(built: Built, out: Path, suffix: str = "") -> Path:
@@ -151,11 +165,13 @@ def _compile(
     command: tuple[str, ...],
     home: Path,
     debug: bool,
+    libraries: Sequence[int],
     common: tuple[str, ...] = (),
 ) -> Path | None:
     """Build into a new folder and move it to ``home`` as a whole; None if it may be ``native`` that was refused.
 
-    ``common``: the command of the part that other configurations have, too; its library is kept beside ``home``.
+    ``libraries``: of a variant that is several, which ones; else none. ``common``: the command of the part that other
+    configurations have, too; its library is kept beside ``home``.
     """
     home.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=home.parent, prefix=".building-"))
@@ -168,15 +184,13 @@ def _compile(
             host = [*common, *_source(variant), f"-DPART={COMMON}"]
             output, failed = apart.build(argv, host, work / LIBRARY, kept, lean=lean)
         else:
-            output, failed = _compilers(argv, work, variant.units(configuration, toolchain.processors()))
+            output, failed = _compilers(argv, work, variant, libraries)
         seconds = time.perf_counter() - started
         (work / LOG).write_text(output, encoding="utf-8")
         if failed:
             if ("-march=native" in command and "march" in output) or lean:
                 return None
-            raise BuildFailed(
-                f"{variant.name} did not compile", cause=_first_errors(output), hint="command: " + " ".join(failed)
-            )
+            raise _refused(variant, output, failed)
         for path in work.glob("*.o"):
             path.unlink()
         record = documents.document(
@@ -206,30 +220,66 @@ def _source(variant: Variant) -> tuple[str, str]:
     return f"-I{CSRC}", str(variant.source)
 
 
-def _compilers(argv: list[str], work: Path, parts: Sequence[int]) -> tuple[str, list[str]]:
-    """Compile to ``LIBRARY`` in ``work``, as many translation units at once as there are ``parts``, or as one; what was
-    said, and the command that failed, if one did."""
-    library = ["-o", str(work / LIBRARY)]
-    threads = [f"--threads={max(1, toolchain.processors() // max(1, len(parts)))}"]
-    threads = threads if sum("-gencode" in word for word in argv) > 1 else []  # nvcc: architectures at once
-    if not parts:
-        made = toolchain.run([*argv, *threads, *library])
+def _add(variant: Variant, command: tuple[str, ...], home: Path, libraries: Sequence[int]) -> None:
+    """Build those of ``libraries`` that are not in ``home`` yet. Of several processes that begin at once one does it.
+
+    Raises:
+        BuildFailed: the compiler refused.
+    """
+    with (home / "lock").open("w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks: they may be compiled twice
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = [n for n in libraries if not (home / library_name(n)).exists()]
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".building-") as folder:
+            output, failed = _compilers([*command, *_source(variant)], Path(folder), variant, missing)
+            if failed:
+                raise _refused(variant, output, failed)
+            with (home / LOG).open("a", encoding="utf-8") as log:
+                log.write(output)
+            record = json.loads((home / RECORD).read_text(encoding="utf-8"))
+            record.pop("kernels", None)  # to be read again
+            documents.write_json(home / RECORD, record)
+            for number in missing:
+                (Path(folder) / library_name(number)).rename(home / library_name(number))
+
+
+def _refused(variant: Variant, output: str, command: list[str]) -> BuildFailed:
+    cause = _first_errors(output)
+    return BuildFailed(f"{variant.name} did not compile", cause=cause, hint="command: " + " ".join(command))
+
+
+def _compilers(argv: list[str], work: Path, variant: Variant, libraries: Sequence[int]) -> tuple[str, list[str]]:
+    """Compile in ``work``: to ``LIBRARY``, or, of a variant that is several, to these ``libraries``, with as many
+    translation units at once as there are processors; what was said, and the command that failed, if one did."""
+    processors = toolchain.processors()
+    several = sum("-gencode" in word for word in argv) > 1
+    if not libraries:
+        threads = [f"--threads={processors}"] if several else []  # nvcc: architectures at once
+        made = toolchain.run([*argv, *threads, "-o", str(work / LIBRARY)])
         return made.stdout, made.args if made.returncode else []
+    units = {n: variant.units(n, -(-processors // len(libraries))) for n in libraries}
+    objects = {(n, part): str(work / f"library{n}-part{part}.o") for n in libraries for part in units[n]}
+    threads = [f"--threads={max(1, processors // len(objects))}"] if several else []
     unit = [*(word for word in argv if word != "-shared"), *threads]
-    objects = [str(work / f"part{part}.o") for part in parts]
+    codes = [word for word in argv if word.startswith("-gencode")]
+    link = [argv[0], "-shared", "-nodlink", *codes]  # no unit calls another's device code
     from concurrent.futures import ThreadPoolExecutor  # what a trial of a search imports, each of hundreds does
 
-    commands = [[*unit, f"-DPART={part}", "-c", "-o", file] for part, file in zip(parts, objects)]  # noqa: B905
-    with ThreadPoolExecutor(len(parts)) as pool:
-        done = list(pool.map(toolchain.run, commands))
-    said = "".join(one.stdout for one in done)
-    failed: list[str] = next((one.args for one in done if one.returncode), [])
-    if failed:
-        return said, failed
-    codes = [word for word in argv if word.startswith("-gencode")]
-    link = [argv[0], "-shared", "-nodlink", *codes, *objects, *library]  # no unit calls another's device code
-    linked = toolchain.run(link)
-    return said + linked.stdout, link if linked.returncode else []
+    with ThreadPoolExecutor(processors) as pool:
+        compiled = list(
+            pool.map(
+                lambda one: toolchain.run([*unit, f"-DLIBRARY={one[0][0]}", f"-DPART={one[0][1]}", "-c", "-o", one[1]]),
+                objects.items(),
+            )
+        )
+        said = "".join(one.stdout for one in compiled)
+        failed: list[str] = next((one.args for one in compiled if one.returncode), [])
+        if failed:
+            return said, failed
+        of = {n: [file for (library, _), file in objects.items() if library == n] for n in libraries}
+        linked = list(pool.map(lambda n: toolchain.run([*link, *of[n], "-o", str(work / library_name(n))]), libraries))
+    said += "".join(one.stdout for one in linked)
+    return said, next((one.args for one in linked if one.returncode), [])
 
 
 def _resources(variant: Variant, home: Path) -> dict[str, Any]:

@@ -38,6 +38,8 @@ _NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?m?c?")
 #: Bytes of shared memory that a block may have, by compute capability; others: the last (csrc/flagship.cuh).
 SHARED = {(8, 0): 163, (8, 7): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227}
 LEAST = 99
+#: In a variant of several libraries the first number of those that take masks (csrc/flagship_choice.cuh).
+MASKED_FROM = 101
 #: A number that no library has.
 BEYOND = 10_000
 
@@ -52,7 +54,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling:
-    number: int  # from 1 on, among those of its type and head dimension
+    number: int  # among those of its type and head dimension, as the library counts them
     dtype: str
     D: int
     name: str
@@ -71,10 +73,15 @@ class Tiling:
         """Whether it takes masks."""
         return self.name.endswith(("m", "mc"))
 
+    @property
+    def scored(self) -> bool:
+        """Whether it takes windows, caps and slopes."""
+        return self.name.endswith("c")
+
     def takes(self, case: Case) -> bool:
         """Numbers of splits take a causal mask to the lower right corner, but no others."""
         lower_right = self.masked or not self._sizes
-        scored = self.name.endswith("c") or not case.scored
+        scored = self.scored or not case.scored
         return scored and (self.masked or not case.mask) and (lower_right or case.causal != LOWER_RIGHT)
 
     @property
@@ -109,11 +116,17 @@ class Tiling:
 
 
 def of(variant: Variant) -> list[Tiling]:
-    return [
-        Tiling(number, dtype, D, name)
-        for (dtype, D), names in variant.tilings.items()
-        for number, name in enumerate(names, start=1)
-    ]
+    return [one for dtype, D in variant.tilings for one in among(variant, dtype, D)]
+
+
+def among(variant: Variant, dtype: str, D: int) -> list[Tiling]:
+    """Those of a type and head dimension."""
+    plain, with_masks = itertools.count(1), itertools.count(MASKED_FROM)
+    found = []
+    for name in variant.tilings[dtype, D]:
+        apart = len(variant.libraries) > 1 and name.endswith("m")
+        found.append(Tiling(next(with_masks if apart else plain), dtype, D, name))
+    return found
 
 
 def chosen_from(kernel: Kernel) -> list[Tiling]:
@@ -209,8 +222,8 @@ def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[st
 
     capability = torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
     found = []
-    for (dtype, D), names in kernel.variant.tilings.items():
-        tilings = [Tiling(n, dtype, D, name) for n, name in enumerate(names, start=1)]
+    for dtype, D in kernel.variant.tilings:
+        tilings = among(kernel.variant, dtype, D)
         usable = [one for one in tilings if one.fits(capability)]
         worst = _judged(kernel, usable, seed)
         beyond = _refusal(kernel.forced(BEYOND), dtype, D)
@@ -340,6 +353,10 @@ def launches(kernel: Kernel) -> int:
             forced(*tensors)
             forced(*turned, causal=True)
             count += 2
+            if one.scored:
+                scores = Scores((20, 3), 5.0, inputs.slopes(H, kernel.variant.device))
+                forced.extended((scores,), *tensors)
+                count += 1
             for mask in inputs.MASKS if one.masked else ():
                 forced(*tensors, causal=LOWER_RIGHT, mask=inputs.mask(mask, shape, number, kernel.variant.device))
                 count += 1

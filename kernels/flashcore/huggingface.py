@@ -115,7 +115,7 @@ def mask(
     if padding is None:
         padding = torch.ones(1, kv_length, dtype=torch.bool, device=others.get("device"))
         padding = padding.expand(batch_size, kv_length)
-    if narrow:
+    if narrow and not torch.compiler.is_compiling():
         setattr(padding, WIDTH, width)
     return padding
 

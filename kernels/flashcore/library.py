@@ -64,6 +64,8 @@ def load(built: Built, loader: Callable[[str], Any]) -> Any:
             hint="library.Args and csrc/flashcore.h must list the same fields",
         )
     library.flashcore_error.restype = ctypes.c_char_p
+    if hasattr(library, "flashcore_folder"):
+        library.flashcore_folder(os.fsencode(built.library.parent))
     if built.code is not None:
         _open(built, built.code, library)
     return library

@@ -103,18 +103,19 @@ def reached(built: build.Built, chip: Chip) -> dict[Tiling, list[tuple[Shape, in
     known = registers_of(built.document["kernels"])
     device = Device(chip.processors, (chip.shared - 1) * 1024, *chip.capability)
     found: dict[Tiling, list[tuple[Shape, int]]] = {}
-    for (dtype, D), names in built.variant.tilings.items():
-        each = [Tiling(number, dtype, D, name) for number, name in enumerate(names, start=1)]
-        blocks = [resident(one, known[chip.arch, dtype, D, one.name], chip) for one in each]
-        held = (ctypes.c_int32 * len(each))(*blocks)
-        found.update({one: [] for one in each if one.fits(chip.capability)})
+    for dtype, D in built.variant.tilings:
+        each = {one.number: one for one in forced.among(built.variant, dtype, D)}
+        held = (ctypes.c_int32 * max(each))()
+        for number, one in each.items():
+            held[number - 1] = resident(one, known[chip.arch, dtype, D, one.name], chip)
+        found.update({one: [] for one in each.values() if one.fits(chip.capability)})
         for shape, mask in shapes(D):
             if mask == BOOLEAN and D not in built.variant.masks:
                 continue
             args = Args(B=1, H=shape.H, S_q=shape.S, S_kv=shape.keys, D=D, dtype=DTYPES.index(dtype))
             args.causal, args.mask = int(mask == CAUSAL), int(mask == BOOLEAN)  # the choice asks only if it is null
             number = library.flashcore_choice(ctypes.byref(args), ctypes.byref(device), held)
-            found[each[number - 1]].append((shape, mask))
+            found[each[number]].append((shape, mask))
     return found
 
 

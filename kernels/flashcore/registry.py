@@ -64,9 +64,12 @@ class Variant:
     #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q),
     #: m (takes masks, and is chosen for calls that need that), c (changes scores); or they are numbers of splits.
     tilings: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
-    #: Its default configuration may be compiled as several translation units at once: ``-DPART=`` a sum of some of
-    #: these, each in one unit. In the order that balances them: unit i of n gets each n-th from the i-th on.
-    parts: tuple[int, ...] = ()
+    #: Its default configuration is several libraries, each for some calls, so that the first call waits for one or
+    #: two. Of each its parts, ``-DPART=`` a sum of some, for several translation units at once. In the
+    #: order that balances them: unit i of n gets each n-th from the i-th on.
+    libraries: tuple[tuple[int, ...], ...] = ()
+    #: The number of the library for a head dimension and calls that need a tiling with masks, or that do not.
+    library_of: Callable[[int, bool], int] = lambda _D, _masked: 0
     #: What is the same in many configurations, as the part ``COMMON``: the settings to compile it with, as a library of
     #: its own, for all like the given one, once. Of each configuration only the kernel is compiled then, to a file of
     #: device code, and the library that opens it is ``told`` the values of these parameters. Empty: nothing is apart.
@@ -97,10 +100,11 @@ class Variant:
                 )
         return chosen
 
-    def units(self, configuration: Mapping[str, int], processors: int) -> list[int]:
-        """``PART`` of each translation unit, for as many compilers at once; none: the source as one."""
-        count = min(processors, len(self.parts)) if configuration == self.configure() else 1
-        return [sum(self.parts[i::count]) for i in range(count)] if count > 1 else []
+    def units(self, library: int, compilers: int) -> list[int]:
+        """``PART`` of each translation unit of a library, for as many compilers at once."""
+        parts = self.libraries[library]
+        count = max(1, min(compilers, len(parts)))
+        return [sum(parts[i::count]) for i in range(count)]
 
     def label(self, configuration: Mapping[str, int], asked: Container[str] = ()) -> str:
         """The name, with what differs from the defaults or was ``asked`` for: ``stage5:NUM_PRODUCER_WARPS=2``."""
@@ -346,8 +350,17 @@ VARIANTS: dict[str, Variant] = {
             head_dims=(64, 80, 96, 128, 256),
             chooses=True,
             tilings=_FLAGSHIP_TILINGS,
-            # As csrc/flagship.cu tells them apart, short ones together: 1.2 to 3 s of a processor each.
-            parts=(1024, 4, 32, 8 + 128, 16 + 256, 512, 1 + 64, 2, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+            # As csrc/flagship.cu tells them apart, 1.2 to 3 s of a processor each; 1 is what each library has.
+            libraries=(
+                (1 + 4, 32, 8, 16, 64, 2, 2048, 16384),
+                (1 + 1024, 128, 256, 512),
+                (1 + 4096,),
+                (1 + 8192,),
+                (1 + 32768, 65536),
+                (1 + 131072, 262144),
+                (1 + 524288, 1048576),
+            ),
+            library_of=lambda D, masked: {80: 4, 96: 5, 256: 6}.get(D, 2 * masked + (D == 128)),
             common=lambda c: {"TILE_M": 1} if c["TILE_M"] else {},  # the host's part of any one tiling
             told=("BFLOAT16", "HEAD_DIM", "TILE_M", "WARP_ROWS", "TILE_N", "WARPS_KV", "STAGES", "PIPELINED"),
             grouped_heads=True,
@@ -369,7 +382,7 @@ VARIANTS: dict[str, Variant] = {
             masks=(64, 128),
             scores=True,
             packed=True,
-            parts=(1 + 2, 4),  # as the source tells them apart: by type
+            libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # cp.async copies 16 bytes at a time
         ),
         Variant(
@@ -392,7 +405,7 @@ VARIANTS: dict[str, Variant] = {
             },
             grouped_heads=True,
             lower_right=(64, 128),
-            parts=(1 + 2, 4),  # as the source tells them apart: by type
+            libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(
@@ -408,7 +421,7 @@ VARIANTS: dict[str, Variant] = {
             grouped_heads=True,
             lower_right=(64, 128),
             pages=True,
-            parts=(1 + 2, 4),  # as the source tells them apart: by type
+            libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
         ),
         Variant(

@@ -41,7 +41,7 @@ class Tuned:
         self._debug, self._archs, self._load = debug, archs, load
         #: What results call it: the bare name stands for the table's choices.
         self.label = variant.label(variant.configure(overrides), overrides or {})
-        self._built: dict[tuple[int, ...], build.Built] = {}
+        self._built: dict[Any, build.Built] = {}
         self._kernels: dict[tuple[int, ...], Kernel] = {}
 
     def choice(self, shape: Shape) -> tilings.Choice:
@@ -63,12 +63,13 @@ class Tuned:
             Unavailable: no compiler here.
             BuildFailed: it refused.
         """
-        return self._build(self.choice(shape).configuration)
+        return self._build(self.choice(shape).configuration, [shape])
 
     def prepare(self, shapes: Iterable[Shape] | None = None) -> list[build.Built]:
         """Build what ``shapes`` need (default: all that this machine can come to), several at once; each once."""
-        if shapes is not None:
-            wanted = [self.choice(shape).configuration for shape in shapes]
+        needed = None if shapes is None else list(shapes)
+        if needed is not None:
+            wanted = [self.choice(shape).configuration for shape in needed]
         elif self._overrides is not None:
             wanted = [self.variant.configure(self._overrides)]
         else:
@@ -77,7 +78,7 @@ class Tuned:
 
         distinct = {tuple(c.values()): c for c in wanted}
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            return list(pool.map(self._build, distinct.values()))
+            return list(pool.map(lambda one: self._build(one, needed), distinct.values()))
 
     def for_shape(self, shape: Shape) -> Kernel:
         """The kernel for ``shape``, loaded.
@@ -86,28 +87,30 @@ class Tuned:
             Unavailable: no GPU, no compiler, or a library that does not load.
             BuildFailed: the compiler refused.
         """
-        return self._kernel(self.choice(shape).configuration)
+        return self._kernel(self.built(shape))
 
     def kernels(self) -> list[Kernel]:
         """One for each configuration that this machine can come to."""
-        return [self._kernel(built.configuration) for built in self.prepare()]
+        return [self._kernel(built) for built in self.prepare()]
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
         """As :meth:`flashcore.launch.Kernel.__call__`, by the kernel for these shapes."""
         return self.for_shape(Shape.of(q.shape, k.shape))(q, k, v, **options)
 
-    def _build(self, configuration: Configuration) -> build.Built:
-        key = tuple(configuration.values())
+    def _build(self, configuration: Configuration, shapes: Iterable[Shape] | None = None) -> build.Built:
+        """Of a variant that is several libraries, those for ``shapes`` without a mask (None: all)."""
+        needed = None if shapes is None else frozenset(self.variant.library_of(shape.D, False) for shape in shapes)
+        key = tuple(configuration.values()), needed
         if key not in self._built:
             self._built[key] = build.build(
-                self.variant, configuration, debug=self._debug, archs=self._archs, label=self.label
+                self.variant, configuration, debug=self._debug, archs=self._archs, label=self.label, libraries=needed
             )
         return self._built[key]
 
-    def _kernel(self, configuration: Configuration) -> Kernel:
+    def _kernel(self, built: build.Built) -> Kernel:
         from flashcore.launch import Kernel
 
-        key = tuple(configuration.values())
+        key = tuple(built.configuration.values())
         if key not in self._kernels:
-            self._kernels[key] = (self._load or Kernel)(self._build(configuration))
+            self._kernels[key] = (self._load or Kernel)(built)
         return self._kernels[key]

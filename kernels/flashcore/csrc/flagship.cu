@@ -65,14 +65,18 @@
 #ifndef MASKED
 #define MASKED 0
 #endif
-// A library of all tilings takes a compiler many seconds, so this file can also be compiled as several translation units
-// at once: PART is the sum of what a unit has, 1 for the functions of flashcore.h and a power of two for each #if below
-// with tilings. (registry.py has sums that take about as long as each other.) What the compiler makes of a kernel, the
+// All tilings take a compiler many seconds, so there are several libraries, each for some calls (library_of() of
+// flagship_choice.cuh); LIBRARY is the number of this one, -1 where one has all. And this file can be compiled as several
+// translation units at once: PART is the sum of what a unit has, 1 for the functions of flashcore.h and a power of two for
+// each #if below with tilings. (registry.py has what is whose, and sums that take about as long as each other.) What the compiler makes of a kernel, the
 // order of a few instructions before its loop, depends on whether another one of its unit has the same expressions for
 // addresses in shared memory. So FP16 and bfloat16 of a tiling stay together, and tilings for FP16 alone share an #if with
 // such another: each kernel comes out the same to the byte, whatever else is in its unit.
 #ifndef PART
-#define PART 262143
+#define PART 2097151
+#endif
+#ifndef LIBRARY
+#define LIBRARY -1
 #endif
 
 namespace flashcore {
@@ -191,25 +195,43 @@ Candidates tilings_for_128_with_masks(Type type) {
 #endif
 
 template <int DIM>
-Candidates tilings_around_96(Type type) {
-  return both<OfType<DIM, 32, 16, 32, 2, 2, true, 0, false, kAlways>, OfType<DIM, 64, 16, 48, 1, 2, true, 0, false, kAlways>,
-              OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>,
-              WithMask<DIM, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(type);
+Candidates small_tilings_around_96(Type type) {
+  return both<OfType<DIM, 32, 16, 32, 2, 2, true, 0, false, kAlways>, OfType<DIM, 64, 16, 48, 1, 2, true, 0, false, kAlways>>(
+      type);
+}
+
+template <int DIM>
+Candidates large_tilings_around_96(Type type) {
+  return both<OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>, WithMask<DIM, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(
+      type);
 }
 
 #if PART & 32768
-Candidates tilings_for_80(Type type) { return tilings_around_96<80>(type); }
+Candidates small_tilings_for_80(Type type) { return small_tilings_around_96<80>(type); }
 #endif
 
 #if PART & 65536
-Candidates tilings_for_96(Type type) { return tilings_around_96<96>(type); }
+Candidates large_tilings_for_80(Type type) { return large_tilings_around_96<80>(type); }
 #endif
 
 #if PART & 131072
-Candidates tilings_for_256(Type type) {
+Candidates small_tilings_for_96(Type type) { return small_tilings_around_96<96>(type); }
+#endif
+
+#if PART & 262144
+Candidates large_tilings_for_96(Type type) { return large_tilings_around_96<96>(type); }
+#endif
+
+#if PART & 524288
+Candidates small_tilings_for_256(Type type) {
   return both<OfType<256, 32, 16, 32, 2, 1, false, 0, false, kNever, true>,
-              OfType<256, 64, 16, 64, 1, 1, false, 0, false, kNever, true>,
-              OfType<256, 128, 16, 32, 1, 1, false, 0, false, kNever, true>>(type);
+              OfType<256, 64, 16, 64, 1, 1, false, 0, false, kNever, true>>(type);
+}
+#endif
+
+#if PART & 1048576
+Candidates large_tilings_for_256(Type type) {
+  return both<OfType<256, 128, 16, 32, 1, 1, false, 0, false, kNever, true>>(type);
 }
 #endif
 
@@ -226,6 +248,12 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0 && args->H_kv >= 0;
   const bool known = args->dtype == 0 || args->dtype == 1;
   if (!positive || !known || (args->H_kv && args->H % args->H_kv)) return cudaErrorInvalidValue;
+#if LIBRARY >= 0
+  if (const int library = library_of(*args); library != LIBRARY) {
+    const auto forward = function_of(library, forwards, "flashcore_forward");
+    return forward ? forward(args) : cudaErrorFileNotFound;
+  }
+#endif
   return choose(*args, last[args->dtype]);
 }
 

@@ -95,9 +95,12 @@ Candidates tilings_for_128_of_32_rows(Type type);  // here and below: D = 128
 Candidates tilings_for_128_of_64_rows_staggered(Type type);
 Candidates tilings_for_128_of_64_rows_pipelined(Type type);
 Candidates tilings_for_128_of_128_rows(Type type);
-Candidates tilings_for_80(Type type);
-Candidates tilings_for_96(Type type);
-Candidates tilings_for_256(Type type);
+Candidates small_tilings_for_80(Type type);
+Candidates large_tilings_for_80(Type type);
+Candidates small_tilings_for_96(Type type);
+Candidates large_tilings_for_96(Type type);
+Candidates small_tilings_for_256(Type type);
+Candidates large_tilings_for_256(Type type);
 Candidates tilings_with_masks(Type type);  // of D = 64, and of 128
 Candidates tilings_for_128_with_masks(Type type);
 Candidates the_only_tiling(Type type, int dim);  // of a library of one

@@ -132,24 +132,58 @@ struct Lists {
   int count;
 };
 
+// Of several libraries, that which has the tilings for a call (registry.py has the same): by head dimension, for 64 and 128
+// also by masks.
+constexpr int kLibraries = 7;
+// Tilings that take masks are counted by themselves, from 101 on, so that either library knows its numbers.
+constexpr int kMaskedFrom = 101;
+
+int library_of(const flashcore_args &args) {
+  if (args.D == 80) return 4;
+  if (args.D == 96) return 5;
+  if (args.D == 256) return 6;
+  const bool with_masks = args.tiling ? args.tiling >= kMaskedFrom : masked(args) != 0;
+  return 2 * with_masks + (args.D == 128);
+}
+
+#define HAS(number) (LIBRARY < 0 || LIBRARY == number)
+
 Lists lists(Type type, int dim) {
+  Lists found = {{}, 0};
+  const auto add = [&](Candidates list) { found.list[found.count++] = list; };
 #if TILE_M
-  return {{the_only_tiling(type, dim)}, 1};
+  add(the_only_tiling(type, dim));
 #else
-  if (dim == 80) return {{tilings_for_80(type)}, 1};
-  if (dim == 96) return {{tilings_for_96(type)}, 1};
-  if (dim == 256) return {{tilings_for_256(type)}, 1};
-  if (dim == 128)
-    return {{tilings_for_128_of_32_rows(type), tilings_for_128_of_64_rows_staggered(type),
-             tilings_for_128_of_64_rows_pipelined(type), tilings_for_128_of_128_rows(type),
-             tilings_for_128_with_masks(type)},
-            5};
-  if (dim != 64) return {{}, 0};
-  return {{tilings_of_16_rows(type), tilings_of_32_rows_staggered(type), tilings_of_32_rows_pipelined(type),
-           tilings_of_64_rows(type), tilings_of_64_rows_in_groups(type), tilings_of_128_rows(type),
-           tilings_of_80_rows(type), tilings_of_128_rows_and_fewer(type), tilings_with_masks(type)},
-          9};
+#if HAS(0)
+  if (dim == 64) {
+    add(tilings_of_16_rows(type)), add(tilings_of_32_rows_staggered(type)), add(tilings_of_32_rows_pipelined(type));
+    add(tilings_of_64_rows(type)), add(tilings_of_64_rows_in_groups(type)), add(tilings_of_128_rows(type));
+    add(tilings_of_80_rows(type)), add(tilings_of_128_rows_and_fewer(type));
+  }
 #endif
+#if HAS(1)
+  if (dim == 128) {
+    add(tilings_for_128_of_32_rows(type)), add(tilings_for_128_of_64_rows_staggered(type));
+    add(tilings_for_128_of_64_rows_pipelined(type)), add(tilings_for_128_of_128_rows(type));
+  }
+#endif
+#if HAS(2)
+  if (dim == 64) add(tilings_with_masks(type));
+#endif
+#if HAS(3)
+  if (dim == 128) add(tilings_for_128_with_masks(type));
+#endif
+#if HAS(4)
+  if (dim == 80) add(small_tilings_for_80(type)), add(large_tilings_for_80(type));
+#endif
+#if HAS(5)
+  if (dim == 96) add(small_tilings_for_96(type)), add(large_tilings_for_96(type));
+#endif
+#if HAS(6)
+  if (dim == 256) add(small_tilings_for_256(type)), add(large_tilings_for_256(type));
+#endif
+#endif
+  return found;
 }
 
 // Of the tilings that a device may choose, or of the only one that is asked for, the one that is taken to be the fastest,
@@ -163,12 +197,12 @@ struct Fastest {
 template <typename Resident>
 int fastest(const flashcore_args &args, const Device &device, Resident resident, Fastest &found) {
   double least = INFINITY;
-  int each = 0;
+  int plain = 0, with_masks = 0;
   const Lists there = lists(static_cast<Type>(args.dtype), args.D);
   for (int i = 0; i < there.count; ++i) {
     const Candidates &list = there.list[i];
     for (const Candidate *c = list.first; c != list.first + list.count; ++c) {
-      ++each;
+      const int each = c->masked ? kMaskedFrom + with_masks++ : ++plain;
       if (c->least_shared > device.shared_bytes || (args.tiling && args.tiling != each)) continue;
       if (c->masked != (masked(args) != 0) && !(c->masked && (args.tiling || kOneTiling))) continue;
       int blocks = 0;
@@ -197,27 +231,73 @@ int choose(const flashcore_args &args, Choice &last) {
 
 #if !TILE_M
 
+#if LIBRARY >= 0
+
+#include <dlfcn.h>
+
+namespace {
+
+char folder[4096];
+
+// A function of another library in the folder; null: it is not built yet. Asked again until it is.
+template <typename Function>
+Function *function_of(int library, Published<Function *> (&known)[kLibraries], const char *name) {
+  Function *found = known[library].load();
+  if (found) return found;
+  char path[sizeof folder + 32];
+  std::snprintf(path, sizeof path, "%s/kernel-%d.so", folder, library);
+  void *const opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!opened) return nullptr;
+  found = reinterpret_cast<Function *>(dlsym(opened, name));
+  known[library].store(found);
+  return found;
+}
+
+Published<decltype(flashcore_forward) *> forwards[kLibraries];
+Published<decltype(flashcore_tiling) *> names[kLibraries];
+Published<decltype(flashcore_choice) *> choices[kLibraries];
+
+}  // namespace
+
+FLASHCORE_API void flashcore_folder(const char *path) { std::snprintf(folder, sizeof folder, "%s", path); }
+
+#endif
+
 FLASHCORE_API const char *flashcore_tiling(int32_t dtype, int32_t D, int32_t number) {
+#if LIBRARY >= 0
+  flashcore_args asked = {};
+  asked.D = D, asked.tiling = number;
+  if (const int library = library_of(asked); library != LIBRARY) {
+    const auto tiling = function_of(library, names, "flashcore_tiling");
+    return tiling ? tiling(dtype, D, number) : nullptr;
+  }
+#endif
   static thread_local char name[64];
   const Lists there = lists(static_cast<Type>(dtype), D);
-  int left = number - 1;
-  for (int i = 0; i < there.count && left >= 0; left -= static_cast<int>(there.list[i++].count)) {
-    if (left >= static_cast<int>(there.list[i].count)) continue;
-    const Candidate &c = there.list[i].first[left];
-    int length = 0;
-    for (const Sizes *each : {static_cast<const Sizes *>(&c), c.rest}) {
-      if (!each) continue;
-      length += std::snprintf(name + length, sizeof name - length, "%s%dx%dx%d,%d,%d%s%s%s%s%s", length ? "+" : "",
-                              each->rows, each->warp_rows, each->keys, each->groups, each->stages,
-                              each->pipelined ? "p" : "", each->staggered ? "s" : "", each->tensor_sums ? "t" : "",
-                              each->shared_q ? "q" : "", each->masked ? "m" : "");
+  int plain = 0, with_masks = 0;
+  for (int i = 0; i < there.count; ++i)
+    for (const Candidate *c = there.list[i].first; c != there.list[i].first + there.list[i].count; ++c) {
+      if (number != (c->masked ? kMaskedFrom + with_masks++ : ++plain)) continue;
+      int length = 0;
+      for (const Sizes *each : {static_cast<const Sizes *>(c), c->rest}) {
+        if (!each) continue;
+        length += std::snprintf(name + length, sizeof name - length, "%s%dx%dx%d,%d,%d%s%s%s%s%s", length ? "+" : "",
+                                each->rows, each->warp_rows, each->keys, each->groups, each->stages,
+                                each->pipelined ? "p" : "", each->staggered ? "s" : "", each->tensor_sums ? "t" : "",
+                                each->shared_q ? "q" : "", each->masked ? "m" : "");
+      }
+      return name;
     }
-    return name;
-  }
   return nullptr;
 }
 
 FLASHCORE_API int flashcore_choice(const flashcore_args *args, const flashcore_device *device, const int32_t *resident) {
+#if LIBRARY >= 0
+  if (const int library = library_of(*args); library != LIBRARY) {
+    const auto choice = function_of(library, choices, "flashcore_choice");
+    return choice ? choice(args, device, resident) : 0;
+  }
+#endif
   Fastest best;
   const auto known = [resident](const Candidate &, int each, int &blocks) {
     blocks = resident[each - 1];

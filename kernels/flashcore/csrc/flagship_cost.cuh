@@ -87,7 +87,9 @@ double clocks(const Tiling &c, const Load &load, const Chip &chip, int resident)
   const bool sums = c.tensor_sums == 1 || (c.tensor_sums == 2 && chip.mma < 16);
   const double tensor = deep * high * (16 * wide + sums) * chip.mma;
   const double issued = kStep + deep * (48 * wide + 16 * wide * high + 28 * high) * kIssue;
-  const double unit = beside(tensor, issued, 8 * (8 * deep * high + 2 * high), 128 * kRead * deep * wide);
+  // Keys and values, and queries that are read in each step. (Of warps of 32 rows the fit has those.)
+  const double read = (128 * deep + (c.shared_q && high == 1 ? 64 : 0)) * wide;
+  const double unit = beside(tensor, issued, 8 * (8 * deep * high + 2 * high), kRead * read);
   const double step = kWaits[c.pipelined ? 1 : 0][high > 1 ? 1 : 0] + (c.pipelined ? kOverlapped : kInTurn) * (tensor + issued);
   const double ends = c.groups == 1 ? kBegin : c.pipelined ? kMerge : kStaggered;
   const double masked = load.causal ? kMask * 8 * deep * high * std::ceil(std::ceil(double(c.rows) / c.keys) / c.groups) : 0;

@@ -68,14 +68,18 @@ FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *args);
 // values that the variant's `told` names (registry.py). 0, or the cudaError_t of what went wrong.
 FLASHCORE_API int flashcore_open(const char *file, const char *kernel, const int32_t *settings);
 
+// Only of variants that are several libraries in one folder: tell the first one where, before anything else. It hands calls
+// on to the one that has their tilings, or returns cudaErrorFileNotFound if that is not built yet.
+FLASHCORE_API void flashcore_folder(const char *path);
+
 // What a library's choice of a tiling depends on, beside the arguments.
 typedef struct flashcore_device {
   int32_t processors, shared_bytes;  // multiprocessors, shared memory that a block may have
   int32_t major, minor;              // compute capability
 } flashcore_device;
 
-// Only of libraries that choose. The name of a tiling, for a type and a head dimension, by its number from 1 on; null: no
-// more. Until the next call in this thread.
+// Only of libraries that choose. The name of a tiling, for a type and a head dimension, by its number from 1 on, or from 101
+// on of those of the flagship that take masks; null: no more. Until the next call in this thread.
 FLASHCORE_API const char *flashcore_tiling(int32_t dtype, int32_t D, int32_t number);
 // The number of the tiling that would be chosen on a device, of whose multiprocessors each holds `resident`[number - 1]
 // blocks of a tiling at a time; 0: none fits. Needs no GPU.

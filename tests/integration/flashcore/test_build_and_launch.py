@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcore import apart, launch, readers, registry, tilings, toolchain
+from flashcore import apart, forced, launch, readers, registry, tilings, toolchain
 from flashcore import build as building
 from flashcore import library as library_module
 from flashcore.build import build
@@ -115,7 +115,9 @@ needs_nvcc = pytest.mark.skipif(
 )
 #: What a variant may use on an L4 where less than the hardware's 255 is asked of it.
 REGISTERS = {"wmma": 120}
-CUDA = [(v.name, {}) for v in registry.VARIANTS.values() if v.device == "cuda"]
+FLAGSHIP = registry.VARIANTS["flagship"]
+#: The flagship's are checked in test_reach.py, which compiles all of them.
+CUDA = [(v.name, {}) for v in registry.VARIANTS.values() if v.device == "cuda" and v.name != "flagship"]
 
 
 @needs_nvcc
@@ -214,27 +216,49 @@ def test_a_warm_build_of_one_variant_takes_seconds(tmp_path: Path, monkeypatch: 
     assert 0 < spent <= 5.0  # of processor time: the clock on the wall is other programs' too
 
 
-def test_translation_units_share_out_all_parts_whatever_the_number_of_processors() -> None:
-    flagship = registry.VARIANTS["flagship"]
-    for processors in range(1, 20):
-        units = flagship.units(flagship.configure(), processors) or [sum(flagship.parts)]
-        assert len(units) == min(processors, len(flagship.parts))
-        assert sum(units) == sum(flagship.parts)
-        assert all(unit & other == 0 for i, unit in enumerate(units) for other in units[:i])
-    assert flagship.units(flagship.configure({"TILE_M": 16}), 16) == []  # one tiling is quick
+def test_translation_units_share_out_all_parts_of_a_library_whatever_the_number_of_processors() -> None:
+    for library, parts in enumerate(FLAGSHIP.libraries):
+        for processors in range(1, 20):
+            units = FLAGSHIP.units(library, processors)
+            assert len(units) == min(processors, len(parts))
+            assert sum(units) == sum(parts)
+            assert all(unit & other == 0 for i, unit in enumerate(units) for other in units[:i])
 
 
 def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> None:
     """A bit that no unit has would be found missing when the library is loaded only."""
-    flagship = registry.VARIANTS["flagship"]
-    source = flagship.source.read_text(encoding="utf-8")
+    source = FLAGSHIP.source.read_text(encoding="utf-8")
     bits = {int(bit) for bit in re.findall(r"#if PART & (\d+)\b", source)}
     assert bits == {1 << n for n in range(len(bits))}
-    assert sum(flagship.parts) == sum(bits)
+    others = [sum(parts) - registry.COMMON for parts in FLAGSHIP.libraries]
+    assert sum(others) == sum(bits) - registry.COMMON
     assert f"#define PART {sum(bits)}\n" in source  # one unit
 
 
-FLAGSHIP = registry.VARIANTS["flagship"]
+@pytest.mark.full
+@needs_nvcc
+def test_a_library_is_built_when_it_is_needed_and_found_by_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+    for number in (0, 4):
+        built = build(FLAGSHIP, archs="89", libraries=(number,))
+        assert not built.cached
+        again = build(FLAGSHIP, archs="89", libraries=(number,))
+        assert again.cached
+        assert again.document["kernels"] == built.document["kernels"]
+    assert {p.name for p in built.library.parent.glob("*.so")} == {"kernel.so", "kernel-4.so"}
+    assert any("Li80E" in kernel["mangled"] for kernel in built.document["kernels"])
+    library = library_module.load(built, ctypes.CDLL)
+    library.flashcore_tiling.restype = ctypes.c_char_p
+    for one in forced.of(FLAGSHIP):
+        there = FLAGSHIP.library_of(one.D, one.masked) in (0, 4)
+        said = library.flashcore_tiling(("float16", "bfloat16").index(one.dtype), one.D, one.number)
+        assert said == (one.name.encode() if there else None), one
+    missing = library_module.Args(B=1, H=1, S_q=1, S_kv=1, D=96, scale=1.0)
+    assert library.flashcore_error(library.flashcore_forward(ctypes.byref(missing))) == b"cudaErrorFileNotFound"
+
+
 SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}
 TILINGS = [{**SMALL_TILING, "TILE_N": keys} for keys in (16, 32, 64)]
 HOSTS, OWN = f"-DPART={registry.COMMON}", apart.ALONE

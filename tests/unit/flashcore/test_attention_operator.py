@@ -269,7 +269,11 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not fits((1, 8, 5, 64), (1, 2, 9, 64))
         assert not fits((1, 8, 5, 64), (1, 3, 9, 64), gqa=True)
         assert not fits((1, 8, 5, 64), (1, 8, 9, 64), dtype=torch.float32)
-        assert not fits((1, 8, 5, 96), (1, 8, 9, 96))
+        assert not fits((1, 8, 5, 112), (1, 8, 9, 112))
+        for D in module.HEAD_DIMS:
+            assert fits((1, 8, 5, D), (1, 8, 9, D), causal=True)
+            assert fits((1, 8, 5, D), (1, 8, 9, D), mask=mask(5, 9)) == (D != 256)
+            assert fits((1, 8, 5, D), (1, 8, 9, D), causal=LOWER_RIGHT) == (D != 256)
         assert not fits((1, 8, 5, 64), (1, 8, 9, 64), v=(1, 8, 9, 32))
         assert not fits((2, 8, 5, 64), (1, 8, 9, 64))
         assert not fits((1, 8, 0, 64), (1, 8, 9, 64))
@@ -292,8 +296,8 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.ones(1, 1, 1, 1024, dtype=torch.bool)
 
-    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024) -> str:
-        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), mask)
+    def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024, causal: int = 0) -> str:
+        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), causal, mask)[0]
 
     assert [chosen(*one) for one in ((32, 1, 8), (16, 1, 1), (8, 16, 8), (8, 4, 2))] == ["decode"] * 4
     assert [chosen(*one) for one in ((17, 1, 1), (8, 17, 8), (32, 5, 8))] == ["flagship"] * 3
@@ -324,7 +328,7 @@ def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: py
 
     kernels = {"flagship": Known(), "decode": Known()}
     monkeypatch.setattr(module, "_fits", lambda *_: True)
-    monkeypatch.setattr(module, "_kernel", kernels.__getitem__)
+    monkeypatch.setattr(module, "_kernel", lambda name, _library=0: kernels[name])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     ways = (module._short_way, module._decode_way)
     try:

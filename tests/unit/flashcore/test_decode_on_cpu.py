@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from flashcore import roundings
-from flashcore.extras import LOWER_RIGHT
-from flashcore.launch import DTYPES
+from flashcore.build import Built
+from flashcore.errors import Unsupported
+from flashcore.extras import LOWER_RIGHT, Pages
+from flashcore.launch import DTYPES, Kernel
 from flashcore.library import Args, Strides
 from flashcore.reach import Device
 from flashcore.reference import expected
@@ -145,7 +148,10 @@ def test_other_tiles(settings: dict[str, int], tmp_path_factory: pytest.TempPath
 @pytest.mark.full
 def test_pages_in_any_order_and_lengths_on_the_device(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No key at all, one page and many; what lies behind the last key is NaN."""
-    library = prepared(compile_on_cpu(VARIANTS["paged"], {}, tmp_path_factory.mktemp("paged"), races=True))
+    folder = tmp_path_factory.mktemp("paged")
+    library = prepared(compile_on_cpu(VARIANTS["paged"], {}, folder, races=True))
+    variant = replace(VARIANTS["paged"], device="cpu")
+    kernel = Kernel(Built(variant, variant.configure(), *(folder / "paged.so",) * 2, {}, "paged"))
     torch.manual_seed(5)
     for keys, (H, S_q, H_kv, S, D) in itertools.product((16, 64), ((4, 1, 2, 100, 64), (8, 3, 1, 300, 128))):
         q, k, v = (torch.randn(3, h, n, D).half() for h, n in ((H, S_q), (H_kv, S), (H_kv, S)))
@@ -160,6 +166,13 @@ def test_pages_in_any_order_and_lengths_on_the_device(tmp_path_factory: pytest.T
                 one = slice(b, b + 1), slice(None), slice(int(lengths[b]))
                 right = expected(q[b : b + 1], k[one], v[one], causal=causal)
                 assert roundings.judge(out[b : b + 1].double(), right).used <= 1, (keys, H, splits, causal, b)
+        by_name = kernel.extended((Pages(table, lengths),), q, key_cache, value_cache, causal=LOWER_RIGHT)
+        assert roundings.judge(by_name[2:].double(), expected(q[2:], k[2:, :, : lengths[2]], v[2:, :, : lengths[2]],
+                                                              causal=LOWER_RIGHT)).used <= 1  # fmt: skip
+        for k_one, v_one in ((k, v), (among_nans(k.dtype, *k.shape), among_nans(k.dtype, *k.shape))):  # as if of pages
+            assert roundings.judge(kernel(q, k_one, v_one).double(), expected(q, k_one, v_one)).used <= 1
+    with pytest.raises(Unsupported, match="cannot be read as pages"):
+        kernel(q, k, torch.cat((v, v), 2)[:, :, : v.shape[2]])
     args = Args(B=1, H=1, H_kv=1, S_q=1, S_kv=64, D=64, scale=1.0)
     for wrong in ({"page_keys": 0}, {"page_keys": 24}, {"page_keys": 16}, {"page_keys": 16, "causal": 1}):
         for name, value in wrong.items():

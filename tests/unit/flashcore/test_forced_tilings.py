@@ -71,10 +71,11 @@ def test_what_a_tiling_needs_follows_from_its_name() -> None:
 def test_the_registry_lists_the_librarys_tilings(flagship: Path) -> None:
     library = ctypes.CDLL(str(flagship))
     library.flashcore_tiling.restype = ctypes.c_char_p
-    for (dtype, D), names in FLAGSHIP.tilings.items():
+    for dtype, D in FLAGSHIP.tilings:
         number = ("float16", "bfloat16").index(dtype)
-        said = [library.flashcore_tiling(number, D, n) for n in range(len(names) + 2)]
-        assert said == [None, *(name.encode() for name in names), None]
+        listed = {one.number: one.name.encode() for one in forced.among(FLAGSHIP, dtype, D)}
+        said = {n: library.flashcore_tiling(number, D, n) for n in range(max(listed) + 2)}
+        assert {n: name for n, name in said.items() if name} == listed
 
 
 @pytest.mark.full
@@ -110,12 +111,13 @@ def test_masks_have_tilings_of_their_own_and_those_of_rows_one_that_leaves_tiles
     h100 = Device(132, 227 * 1024, 9, 0)
 
     def chosen(D: int, causal: int = 0, row: int | None = None, S_kv: int = 2048) -> str:
-        names = FLAGSHIP.tilings["float16", D]
+        names = {one.number: one.name for one in forced.among(FLAGSHIP, "float16", D)}
         args = Args(B=4, H=16, S_q=2048, S_kv=S_kv, D=D, causal=causal)
         if row is not None:
             args.mask, args.mask_stride = 1, Strides(0, 0, row)  # the choice asks only if it is null
-        held = (ctypes.c_int32 * len(names))(*(2 if name.startswith("128") else 3 for name in names))
-        return names[library.flashcore_choice(ctypes.byref(args), ctypes.byref(h100), held) - 1]
+        blocks = [2 if names.get(n, "").startswith("128") else 3 for n in range(1, max(names) + 1)]
+        held = (ctypes.c_int32 * len(blocks))(*blocks)
+        return names[library.flashcore_choice(ctypes.byref(args), ctypes.byref(h100), held)]
 
     for D in (64, 128):
         assert not chosen(D).endswith("m")
