@@ -249,6 +249,17 @@ def known(book: SessionFiles, session_id: str) -> OpenSession | None:
     return OpenSession(saved, stage(entries), machine_of(entries), idle_until, looked)
 
 
+def record_so_far(session: OpenSession, now: float) -> SessionRecord:
+    """An open session as if it ended now, without its runs."""
+    saved, machine = session.saved, session.machine
+    budget = money(saved, machine, now)
+    return SessionRecord(
+        session_id=saved.session_id, target=saved.target.name, how="open", reason="still open", created=saved.created,
+        ended=now, instance_id=machine.instance_id if machine else None, started=machine.started if machine else None,
+        usd_per_hour=budget.usd_per_hour, usd=round(budget.spent, 6), budget_usd=saved.budget_usd,
+    )  # fmt: skip
+
+
 def open_on(book: SessionFiles, instance_id: str, started: float | None) -> OpenSession | None:
     """Returns the open session that started this machine at ``started`` by the cloud's clock, or at an unknown time."""
     for found in everywhere(book):

@@ -140,29 +140,19 @@ def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:
         )
 
 
-def keep_on(link: ReconnectingHost, seconds: float, token: str, reason: str) -> float | None:
-    """Sets the machine to power off after ``seconds``, earlier or later than before, not later than the cloud's own
-    limit. Returns the time by its own clock; None if it does not let us."""
+def keep_on(link: ReconnectingHost, seconds: float, token: str, reason: str, *, longer: bool = True) -> float | None:
+    """Sets the machine to power off after ``seconds``: earlier than before or, if ``longer``, later, but not later than
+    the cloud's own limit. Returns the time by its own clock; None if it does not let us."""
     deadline = link.host_now() + seconds
-    present = _lease(link, "show")
-    if not _runs(present) or present.deadline is None or present.deadline > deadline:
-        return shorten(link, seconds, token, reason)
-    if deadline - present.deadline <= CLOSE_ENOUGH_S:
+    try:
+        present = _lease(link, "show")
+        if not _runs(present) or present.deadline is None or present.deadline > deadline:
+            return _lease(link, "arm", deadline=deadline, token=token, dry=False, reason=reason).deadline
+    except HostFault:
+        return None
+    if not longer or deadline - present.deadline <= CLOSE_ENOUGH_S:
         return present.deadline
     try:
         return _lease(link, "renew", deadline=deadline, token=token, reason=reason).deadline
     except HostFault:  # another computer's timer, which ends earlier
         return present.deadline
-
-
-def shorten(link: ReconnectingHost, seconds: float, token: str, reason: str) -> float | None:
-    """Sets the machine to power off after ``seconds`` or earlier. Returns the time by its own clock; None if it does
-    not let us."""
-    deadline = link.host_now() + seconds
-    try:
-        present = _lease(link, "show")
-        if _runs(present) and present.deadline is not None and present.deadline <= deadline:
-            return present.deadline
-        return _lease(link, "arm", deadline=deadline, token=token, dry=False, reason=reason).deadline
-    except HostFault:
-        return None

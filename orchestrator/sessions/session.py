@@ -230,14 +230,8 @@ def _end(
 
 def so_far(services: Services, opened: OpenSession) -> SessionRecord:
     """An open session as a record: what it is until now."""
-    saved, machine, now = opened.saved, opened.machine, services.clock.now()
-    budget = sessions.money(saved, machine, now)
-    return SessionRecord(
-        session_id=saved.session_id, target=saved.target.name, how="open", reason="still open", created=saved.created,
-        ended=now, instance_id=machine.instance_id if machine else None, started=machine.started if machine else None,
-        usd_per_hour=budget.usd_per_hour, usd=round(budget.spent, 6), budget_usd=saved.budget_usd,
-        runs=_runs_of(services, saved),
-    )  # fmt: skip
+    record = sessions.record_so_far(opened, services.clock.now())
+    return record.model_copy(update={"runs": _runs_of(services, opened.saved)})
 
 
 def _note_end(services: Services, record: SessionRecord) -> None:

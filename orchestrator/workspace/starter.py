@@ -30,7 +30,7 @@ class _Step:
     gpu: bool = False
     env: str | None = None
     collect: tuple[tuple[str, str], ...] = ()
-    optional: bool = False  # whether there may be nothing to collect
+    optional: bool = False  # whether there may be nothing to collect: a build may find all up to date
     gates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -180,6 +180,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
         needs=(*tools, "nvcc"),
         env='{NVCC_APPEND_FLAGS: "-Xptxas=-v"}   # nvcc reads it: ptxas prints what each kernel uses',
         collect=(("ptxas", _BUILD_LOG),),
+        optional=True,
         notes=_RESOURCE_GATES,
     )
 
@@ -299,7 +300,8 @@ def _run_programs(findings: Findings) -> _Step:
         f"{mark}{program.command} {program.arguments}" if program.arguments else program.command
         for program in findings.programs
     ]
-    return _run("\n".join(lines), "bench" if findings.prints_times else "run")
+    run = _run("\n".join(lines), "bench" if findings.prints_times else "run")
+    return replace(run, gpu=findings.programs_use_gpu)
 
 
 def _run(run: str, step: str = "run") -> _Step:
@@ -309,8 +311,8 @@ def _run(run: str, step: str = "run") -> _Step:
 
 def _python_steps(findings: Findings) -> list[_Step]:
     steps, python = [], '"$FCCTL_PYTHON"'
-    if findings.python_build == "build.py":  # what torch compiles, it may print or not
-        steps.append(replace(_build(findings, f"{python} build.py", _PYTHON, ()), optional=True))
+    if findings.python_build == "build.py":
+        steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
     elif findings.python_build == "setup.py":
         steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
     elif findings.python_build:
@@ -320,7 +322,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
             "fcctl-host venv build/venv\n"
             f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # if no package index is reachable"
         )
-        steps.append(replace(_build(findings, line, _VENV, ()), optional=True))  # there may be Python alone
+        steps.append(_build(findings, line, _VENV, ()))
         python = "build/venv/bin/python"
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""

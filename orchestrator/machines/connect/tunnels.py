@@ -128,7 +128,7 @@ class SshTunnelConnection(_Connection):
         gate = self._open_gate(reach, self._ssh.close)
 
         def incoming(channel: paramiko.Channel, _origin: object, _server: object) -> None:
-            gate.take(_ChannelStream(channel))
+            gate.take(_Stream(channel))
 
         try:
             with self._within_timeout():
@@ -147,7 +147,7 @@ class SshTunnelConnection(_Connection):
             raise self._no_listener(port) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise self._lost(error) from None
-        return _ChannelStream(channel)
+        return _Stream(channel)
 
     def check(self) -> None:
         try:
@@ -198,14 +198,14 @@ class LocalTunnelConnection(_Connection):
             with contextlib.suppress(OSError):
                 while True:
                     sock, _ = listener.accept()
-                    gate.take(SocketStream(sock))
+                    gate.take(_Stream(sock))
 
         threading.Thread(target=accept, name="fcctl-listen", daemon=True).start()
         return int(listener.getsockname()[1])
 
     def dial(self, port: int) -> Stream:
         try:
-            return SocketStream(socket.create_connection((LOOPBACK, port), self._timeout_s))
+            return _Stream(socket.create_connection((LOOPBACK, port), self._timeout_s))
         except OSError:
             raise self._no_listener(port) from None
 
@@ -222,50 +222,32 @@ class LocalTunnelConnection(_Connection):
 
 
 # ----------------------------------------------------------------------------------------------------- bytes both ways
-class _ChannelStream:
-    def __init__(self, channel: paramiko.Channel) -> None:
-        channel.settimeout(None)
-        self._channel = channel
+class _Stream:
+    """A TCP connection of this computer, or a channel of an SSH connection: their methods are alike."""
+
+    def __init__(self, link: socket.socket | paramiko.Channel) -> None:
+        link.settimeout(None)
+        if isinstance(link, socket.socket):
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._link = link
 
     def recv(self, limit: int) -> bytes:
         with broken_link_is_an_os_error():
-            return self._channel.recv(limit)
+            return self._link.recv(limit)
 
     def sendall(self, data: bytes) -> None:
         with broken_link_is_an_os_error():
-            self._channel.sendall(data)
+            self._link.sendall(data)
 
     def end(self) -> None:
         with contextlib.suppress(OSError), broken_link_is_an_os_error():
-            self._channel.shutdown_write()
+            self._link.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         with contextlib.suppress(OSError), broken_link_is_an_os_error():
-            self._channel.close()
-
-
-class SocketStream:
-    """A TCP connection of this computer, as a :class:`~orchestrator.machines.host_api.Stream`."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.settimeout(None)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock = sock
-
-    def recv(self, limit: int) -> bytes:
-        return self._sock.recv(limit)
-
-    def sendall(self, data: bytes) -> None:
-        self._sock.sendall(data)
-
-    def end(self) -> None:
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # unblocks the reader
-        self._sock.close()
+            self._link.shutdown(socket.SHUT_RDWR)  # unblocks the reader
+        with contextlib.suppress(OSError), broken_link_is_an_os_error():
+            self._link.close()
 
 
 class Gate:

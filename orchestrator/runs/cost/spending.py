@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import BudgetError, ConflictError, FcctlError
-from orchestrator.leases.session_rules import SessionRecord, attributed, ended, underway
+from orchestrator.leases.session_rules import attributed, ended, record_so_far, underway
 from orchestrator.money import ledger as books
 from orchestrator.money.book import State
 from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
@@ -148,7 +148,8 @@ def lines(services: Services, *, until_now: bool = False) -> list[Line]:
     power = [one for line, one in state.of("power", UsageRecord)
              if scope.has(line.project, line.results, (one.project, one.name))]  # fmt: skip
     found = books.ledger(usages, _still_on(services, power) if until_now else power)
-    found = attributed(found, [*ended(services.sessions), *_open_sessions(services)])
+    open_ = (record_so_far(one, services.clock.now()) for one in underway(services.sessions))
+    found = attributed(found, [*ended(services.sessions), *open_])
     standing, static = _standing(services, state, scope)
     found = [line for line in found if line.what != books.ADDRESS or line.target not in static] + standing
     return sorted(found, key=lambda line: (line.start, line.run_id or ""))
@@ -187,18 +188,6 @@ def _still_on(services: Services, power: list[UsageRecord]) -> list[UsageRecord]
     on = [s for s in books.latest(power) if s.stopped is None]
     limits = [(s, now if s.fence is None else min(now, s.fence + FENCE_LATENESS_S)) for s in on]
     return [*power, *(s.model_copy(update={"seen": until}) for s, until in limits if until > s.seen)]
-
-
-def _open_sessions(services: Services) -> Iterator[SessionRecord]:
-    """The sessions that are not over, as if they ended now."""
-    now = services.clock.now()
-    for session in underway(services.sessions):
-        saved, machine = session.saved, session.machine
-        if machine is not None:
-            yield SessionRecord(
-                session_id=saved.session_id, target=saved.target.name, how="stopped", reason="open",
-                created=saved.created, ended=now, instance_id=machine.instance_id, started=machine.started,
-            )  # fmt: skip
 
 
 def reservations(services: Services) -> list[Reservation]:

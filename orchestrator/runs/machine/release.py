@@ -11,7 +11,7 @@ from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.actions import started_by_hosts_up
-from orchestrator.machines.shutdown_timer import keep_on, shorten
+from orchestrator.machines.shutdown_timer import keep_on
 from orchestrator.money.caps import dollars
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -237,7 +237,8 @@ class Releaser:
     def _unreleased(self, error: FcctlError) -> None:
         """Sets the machine's own timer and records a pending release: the cloud does not stop it."""
         try:
-            until = shorten(self._lease.host, LAST_RESORT_S, self._lease.token, "the cloud did not stop it")
+            lease = self._lease
+            until = keep_on(lease.host, LAST_RESORT_S, lease.token, "the cloud did not stop it", longer=False)
         except FcctlError:
             until = None
         self._record_pending(error, "; the machine turns itself off in two minutes" if until is not None else "")

@@ -419,7 +419,7 @@ add_subdirectory("sub folder")
         "sub folder/b.cpp": "int main() {}",
     }  # fmt: skip
     _, run = first_job(repository(tmp_path / "one", files)).steps
-    assert run.run == "build/top\n'build/sub folder/b'\n"
+    assert (run.run, run.needs.gpu) == ("build/top\n'build/sub folder/b'\n", False)
     files["CMakeLists.txt"] += "set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)\n"
     _, run = first_job(repository(tmp_path / "two", files)).steps
     assert "-name top" in run.run
