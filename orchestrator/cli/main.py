@@ -54,7 +54,7 @@ VERBS = {
     "jobs": Verb(".jobs", "List, show and check jobs."),
     "config": Verb(".workspace", "Show the configuration and where it comes from."),
     "cost": Verb(".cost", "Show what a run would cost, the prices, and what was spent."),
-    "progress": Verb(".progress", "Show each phase: target, best so far, gap, dollars."),
+    "progress": Verb(".jobs", "Show each phase: target, best so far, gap, dollars."),
     "schedule": Verb(".schedule", "Run jobs at set times, each within its budget."),
     "session": Verb(".session", "Keep a machine on for several runs, within a budget."),
     "emulator": Verb(".emulator", "Emulate Compute Engine on this machine."),

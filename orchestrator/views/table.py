@@ -22,14 +22,12 @@ Piece = str | tuple[str, str] | RenderableType
 
 
 class Table(RichTable):
-    """Columns ``left``, which fold, then columns ``right`` of numbers, which do not."""
+    """Columns ``left``, which fold."""
 
-    def __init__(self, *left: str, right: Iterable[str] = (), header: str = "dim", **options: Any) -> None:
+    def __init__(self, *left: str, header: str = "dim", **options: Any) -> None:
         super().__init__(**{"box": None, "pad_edge": False, "header_style": header, **options})
         for name in left:
             self.add_column(name, overflow="fold")
-        for name in right:
-            self.add_column(name, justify="right", no_wrap=True)
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
@@ -155,14 +153,15 @@ def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int) -> Table:
         if grid.group in dropped and row[grid.group or 0] != group:
             group = row[grid.group or 0]
             table.add_row(Text(blocks.plain(group) or "-", "bold"))
-        table.add_row(*(_cell(row[i], width, notes=-1 not in dropped) for i in columns))
+        # What a row is called is never cut, so that it can be copied: it folds.
+        table.add_row(*(_cell(row[i], width if i else 200, notes=-1 not in dropped) for i in columns))
     return table
 
 
 def _below(grid: blocks.Grid, dropped: frozenset[int]) -> Iterator[Text]:
     """What the table leaves out, by row, if that is to be said."""
-    for row in grid.rows if grid.below and dropped else ():
-        facts = [text for i in range(len(row)) if i in dropped and (text := blocks.plain(row[i]))]
+    for row in grid.rows:
+        facts = [text for i in sorted(dropped.intersection(grid.below)) if (text := blocks.plain(row[i]))]
         if facts:
             yield Text(f"{blocks.plain(row[0])}: {', '.join(facts)}", "dim")
 

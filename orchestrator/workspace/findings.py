@@ -20,6 +20,7 @@ class Findings:
     cmake_tests: bool = False
     builder: str = ""  # just, meson or bazel; just's recipes are the make_targets
     programs: tuple[Program, ...] = ()  # what the build makes
+    programs_use_gpu: bool = True
     rewritten: tuple[tuple[str, str], ...] = ()  # build files that name GPUs, and sed's options for the target's
     arch_variables: tuple[str, ...] = ()  # of make or CMake, for the GPU's number
     python_build: str | None = None  # build.py, setup.py, or pyproject.toml: what pip installs

@@ -20,6 +20,7 @@ _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
 _COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+_NAMES_GPU = re.compile(r"nvcc|cuda|hip|\bsycl", re.IGNORECASE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
 #: Other programs that build: the files that they read, and the names of what can be built, as far as they are listed.
@@ -171,6 +172,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         arch_variables=architectures.make_variables(every),
         make_folders=tuple(built.folders[:MAX_SOURCES]),
         programs=_distinct(built.programs),
+        programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
 
@@ -186,6 +188,7 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
         rewritten=_rewritten(folder, lists),
         arch_variables=architectures.cmake_variables(every),
         programs=_distinct(cmake.programs(folder)),
+        programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
 

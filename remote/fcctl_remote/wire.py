@@ -382,3 +382,11 @@ class CallError(Record):
     message: str
     hint: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
+
+
+class Refusal(Exception):
+    """``code`` is one of those of :class:`fcctl_remote.wire.CallError`."""
+
+    def __init__(self, code: str, message: str, hint: str | None = None, data: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.error = CallError(code, message, hint, data or {})

@@ -28,8 +28,8 @@ def test_it_opens_offline_in_both_schemes(browser: Any, report: Path, scheme: st
     listen(page, complaints, "file:")
     page.goto(report.as_uri())
     assert page.locator("h1").inner_text() == "evidence on NVIDIA H200"
-    assert page.locator("figure .wide svg").count() == 8
-    for i in range(8):
+    assert page.locator("figure .wide svg").count() == 7
+    for i in range(7):
         box = page.locator("figure .wide svg").nth(i).bounding_box()
         assert box["width"] > 500
         assert box["height"] > 80
@@ -51,13 +51,13 @@ def test_a_screen_reader_hears_words_for_every_picture(browser: Any, report: Pat
     page = browser.new_page()
     page.goto(report.as_uri())
     pictures = page.get_by_role("img")
-    assert pictures.count() == 8
-    for i in range(8):
+    assert pictures.count() == 7
+    for i in range(7):
         assert "The numbers are in the table below." in pictures.nth(i).get_attribute("aria-label")
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.get_by_role("table", name="Times on mission (1,8,512,64), hot").count() == 1
     page.get_by_text("Numbers of this chart").first.click()
-    assert page.get_by_role("table", name="Times: values").is_visible()
+    assert page.get_by_role("table", name="Latency distributions: values").is_visible()
     page.close()
 
 

@@ -4,7 +4,8 @@ Every Python says that it is macOS and has no /proc (``site/sitecustomize.py``);
 that are not ASCII; the folder for temporary files has a name as long as macOS gives it; and programs refuse options
 that only their GNU versions have, rsync hands its remote shell descriptors that do not block, and launchctl is busy for
 a while after a `bootout` (``programs.py``). Names in these folders differ by more than case (``casefold.c``). A machine
-of the tests behind an sshd is Linux, as GPU machines are.
+of the tests behind an sshd is Linux, as GPU machines are. ``MAC_BASH``, if set, is the bash of all scripts: a Mac's is
+3.2, which no package registry has.
 """
 
 from __future__ import annotations

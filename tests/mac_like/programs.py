@@ -75,6 +75,9 @@ def install(folder: Path, path: str) -> Path:
         text = REFUSING.format(name=name, short=short or "\x01", long="yes" if name in LONG else "", program=program)
         (folder / name).unlink()
         _write(folder / name, text)
+    if own_bash := os.environ.get("MAC_BASH"):
+        (folder / "bash").unlink()
+        (folder / "bash").symlink_to(own_bash)
     (folder / "ps").unlink()
     install_ps(folder, path)
     if rsync := shutil.which("rsync", path=path):

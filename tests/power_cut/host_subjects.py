@@ -19,11 +19,11 @@ from fcctl_remote.agent import submit
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import bundles, files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import events, lost
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.queue import HostLock
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
+from fcctl_remote.wire import Refusal
 from fcctl_tune.errors import TuneError
 from fcctl_tune.search.storage import Journal
 from fcctl_tune.search.storage import _is_operation as is_operation

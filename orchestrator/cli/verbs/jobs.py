@@ -1,4 +1,4 @@
-"""``fcctl jobs``: list, show and check job files."""
+"""``fcctl jobs``: list, show and check job files; ``fcctl progress``: how far their phases are, and what they cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from orchestrator.base import times
 from orchestrator.base.errors import ConfigError, plural
-from orchestrator.cli.context import Cli, CliGroup
+from orchestrator.cli.context import Cli, CliCommand, CliGroup
 from orchestrator.money.caps import worst_case_minutes
 
 if TYPE_CHECKING:
@@ -130,3 +130,20 @@ def _needs(needs: Needs) -> str:
     parts = ["a GPU"] if needs.gpu else []
     parts += [f"compute capability {needs.compute_capability}"] if needs.compute_capability else []
     return ", ".join([*parts, *needs.tools])
+
+
+@click.command(cls=CliCommand)
+def progress(cli: Cli) -> None:
+    """Show each phase: its target, the best so far, the gap, and the dollars spent and still planned.
+
+    A phase is a job; its gates are the targets. [phases.NAME] of fcctl.toml plans hours and dollars; without it, the
+    phases are the jobs called `phase...`. Runs in the sandbox do not count. This does not query the cloud.
+    """
+    with cli.services() as services:
+        found = cli.workspace().progress(services)
+    if cli.show(found.as_json()):
+        return
+    from orchestrator.views.table import show_blocks
+    from orchestrator.views.tables.progress import progress_blocks
+
+    show_blocks(cli.console, progress_blocks(found))

@@ -42,7 +42,7 @@ def top(cli: Cli, interval: float, once: bool) -> None:
                 else:
                     from orchestrator.views.table import show
 
-                    show(cli.console, *top_screen(runs, now, money, budget, cli.console.width))
+                    show(cli.console, *top_screen(runs, now, money, budget))
             else:
                 from orchestrator.views.live.top import watch
 

@@ -29,7 +29,7 @@ class Series:
     @property
     def title(self) -> str:
         last = self.points[-1]
-        parts = (last.benchmark, last.variant, last.mode, last.gpu or "", last.method, last.job, last.settings)
+        parts = (last.benchmark, last.variant, last.mode, last.gpu or last.target, last.method, last.job, last.settings)
         return " · ".join(part for part in parts if part)
 
 
@@ -80,7 +80,7 @@ def series(measurements: Iterable[Measurement]) -> list[Series]:
     one point, their geometric mean."""
     groups: dict[tuple[object, ...], dict[str, list[Measurement]]] = {}
     for m in sorted(measurements, key=lambda m: (m.created, m.run_id)):
-        alike = (m.benchmark, m.variant, m.mode, m.unit, m.shape, m.method, m.gpu, m.job, m.settings)
+        alike = (m.benchmark, m.variant, m.mode, m.unit, m.shape, m.method, m.gpu or m.target, m.job, m.settings)
         groups.setdefault(alike, {}).setdefault(m.run_id, []).append(m)
     made = [Series(tuple(_merged(launches) for launches in runs.values())) for runs in groups.values()]
     return sorted(made, key=lambda s: (s.points[-1].created, len(s.points)), reverse=True)

@@ -175,10 +175,12 @@ def book_runs(services: Services) -> int:
 def unbooked_runs(services: Services) -> Iterator[RunUsage]:
     """What complete runs cost that the book does not know: of an earlier version, or from an archive."""
     known = services.spending.state().runs()
-    for row in services.store.rows():
-        if row.usd > 0 and row.run_id not in known:  # what was free, or emulated, is not opened: most runs may be
+    # What was free, or emulated, is not even listed: most runs may be.
+    priced = services.store.query("SELECT run_id FROM runs WHERE usd > 0 ORDER BY created DESC, run_id DESC")
+    for (run_id,) in priced:
+        if run_id not in known:
             try:
-                usage = usage_of(services.store.get(row.run_id))
+                usage = usage_of(services.store.get(run_id))
             except FcctlError:
                 continue  # damaged or just pruned; listings say so
             if usage.cost.usd > 0:

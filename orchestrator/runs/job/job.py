@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -175,20 +175,8 @@ class Step(_Part):
 
     def spec(self) -> wire.StepSpec:
         """The step for the host program."""
-        return wire.StepSpec(
-            id=self.id,
-            run=self.run,
-            timeout_s=self.timeout,
-            retries=self.retries,
-            optional=self.optional is True,
-            unavailable_ok=self.optional == "unavailable",
-            needs=self.needs.spec(),
-            env=dict(self.env),
-            collect=[wire.CollectSpec(c.reader, c.file, c.optional) for c in self.collect],
-            gates=[wire.GateSpec(g.expr, g.when, g.hint, g.optional) for g in self.gates],
-            exit_codes=cast("dict[str, str]", dict(self.exit_codes)),
-            activity=self.activity,
-        )
+        own = {"timeout_s": self.timeout, "unavailable_ok": self.optional == "unavailable", "tune": None}
+        return wire.decode(wire.StepSpec, {**self.model_dump(), **own, "optional": self.optional is True})
 
 
 class Job(_Part):

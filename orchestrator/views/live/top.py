@@ -20,10 +20,12 @@ from fcctl_remote import wire
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
 from orchestrator.runs.cost.outlook import MoneyNow, money_now
+from orchestrator.views.blocks import Cell, Grid
+from orchestrator.views.blocks import Line as BlockLine
 from orchestrator.views.figures import duration, load_bars
 from orchestrator.views.live.active import machine_lines, today
-from orchestrator.views.live.run import gpu_text, telemetry_text
-from orchestrator.views.table import Piece, Table, line
+from orchestrator.views.live.run import gpu_text
+from orchestrator.views.table import Piece, line, rendered
 
 if TYPE_CHECKING:
     from orchestrator.money.caps import Budget
@@ -31,10 +33,8 @@ if TYPE_CHECKING:
     from orchestrator.views.live.overview import LiveRun, Overview
 
 
-_COLOURS = {"running": "green", "queued": "yellow", "unreachable": "red", "broken": "red", "ended": "cyan"}
-#: From so many columns on, a run's id, its load and its money have columns of their own, each at most so wide.
-WIDE = 160
-_WIDTHS = {"STATE": 11, "STEP": 16, "TIME": 11, "GPU": 34, "LOAD": 12, "SPENT": 16, "CAP IN": 11}
+_KINDS = {"running": "good", "queued": "doubt", "unreachable": "bad", "broken": "bad", "ended": "hint"}
+_COLUMNS = ("RUN", "STATE", "STEP", "TIME", "GPU", "LOAD", "SPENT", "LEFT")
 
 
 def document(runs: Sequence[LiveRun], now: float, money: MoneyNow) -> dict[str, Any]:
@@ -53,19 +53,19 @@ def document(runs: Sequence[LiveRun], now: float, money: MoneyNow) -> dict[str, 
 
 
 def top_screen(
-    runs: Sequence[LiveRun], now: float, money: MoneyNow, budget: Budget, width: int, *, plain: bool = False
+    runs: Sequence[LiveRun], now: float, money: MoneyNow, budget: Budget, *, plain: bool = False
 ) -> Iterator[Piece]:
-    """The pieces of the screen, none wider than ``width``; ``plain`` keeps to ASCII."""
+    """The pieces of the screen; ``plain`` keeps to ASCII."""
     hourly = rate(runs, money)
     line = Text(f"{len(runs)} active", "bold")
     yield line.append(f"  spending ${hourly:.2f}/h" if hourly else "", "yellow").append(f"  {today(money)}", "not bold")
     yield from machine_lines(money, now)
-    if not runs:
-        yield "no active runs; start one: fcctl run JOB", "dim"
-    elif width >= WIDE:
-        yield _table(runs, now, budget, width, plain)
+    if runs:
+        narrow = tuple(map(_COLUMNS.index, ("LEFT", "LOAD", "SPENT", "GPU", "TIME", "STEP")))
+        rows = tuple(_row(run, now, budget, plain) for run in runs)
+        yield from rendered(Grid(_COLUMNS, rows, optional=narrow, below=narrow))
     else:
-        yield from (line for run in runs for line in _lines(run, now, budget, width, plain))
+        yield "no active runs; start one: fcctl run JOB", "dim"
 
 
 def rate(runs: Sequence[LiveRun], money: MoneyNow) -> float:
@@ -73,51 +73,21 @@ def rate(runs: Sequence[LiveRun], money: MoneyNow) -> float:
     return money.usd_per_hour + sum(run.usd_per_hour for run in runs if not run.in_cloud)
 
 
-def _table(runs: Sequence[LiveRun], now: float, budget: Budget, width: int, plain: bool) -> Table:
-    table = Table(padding=(0, 2, 0, 0))
-    gaps = 2 * (len(_WIDTHS) + 1) - 2
-    widths = {"RUN": min(63, width - sum(_WIDTHS.values()) - gaps), **_WIDTHS}
-    for name, most in widths.items():
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=most)
-    for run in runs:
-        gauge = "" if run.detail else gpu_text(run.sample) or ("no GPU seen" if run.sample else "")
-        table.add_row(
-            clean(run.run_id, 63),
-            Text(run.state, _COLOURS.get(run.state, "")),
-            _step(run),
-            duration(run.elapsed_s(now)),
-            Text(clean(gauge or run.detail, 60), "" if gauge else "dim"),
-            Text(load_bars(run.load, 12, ascii_only=plain), "cyan"),
-            _spent(run, now),
-            _cap_in(run, now, budget),
-        )
-    return table
-
-
-def _lines(run: LiveRun, now: float, budget: Budget, width: int, plain: bool) -> Iterator[Piece]:
-    yield Text(clean(run.run_id, 63), "bold").append(f"  {run.state}", f"not bold {_COLOURS.get(run.state, '')}")
-    cap = _cap_in(run, now, budget)
-    facts = (_step(run), duration(run.elapsed_s(now)), _spent(run, now), f"cap in {cap}" if cap else "")
-    yield "  " + "  ".join(fact for fact in facts if fact)
-    for text, style in ((run.detail, "dim"), (telemetry_text(run.sample), "cyan")):
-        if text:
-            yield f"  {clean(text, width - 4)}", style
-    if len(run.load) > 1:
-        yield f"  {load_bars(run.load, min(60, width - 4), ascii_only=plain)}", "cyan"
+def _row(run: LiveRun, now: float, budget: Budget, plain: bool) -> BlockLine:
+    gauge = "" if run.detail else gpu_text(run.sample) or ("no GPU seen" if run.sample else "")
+    left = run.seconds_to_cap(now, budget.per_run_usd)
+    return (
+        Cell(clean(run.run_id, 63), kind="bold"), Cell(run.state, kind=_KINDS.get(run.state, "")), _step(run),
+        duration(run.elapsed_s(now)), Cell(clean(gauge or run.detail, 60), kind="" if gauge else "soft"),
+        Cell(load_bars(run.load, 12, ascii_only=plain), kind="hint"),
+        f"${run.spent_usd(now):.3f} of ${run.worst_case_usd:.2f}" if run.usd_per_hour else "",
+        "" if left is None else f"cap in {duration(left)}",
+    )  # fmt: skip
 
 
 def _step(run: LiveRun) -> str:
     s = run.summary
     return f"{clean(s.step, 24)} {s.step_index + 1}/{s.step_count}" if s is not None and s.step else ""
-
-
-def _spent(run: LiveRun, now: float) -> str:
-    return f"${run.spent_usd(now):.3f} of ${run.worst_case_usd:.2f}" if run.usd_per_hour else ""
-
-
-def _cap_in(run: LiveRun, now: float, budget: Budget) -> str:
-    left = run.seconds_to_cap(now, budget.per_run_usd)
-    return "" if left is None else duration(left)
 
 
 #: How often the ledger is added up, seconds.
@@ -137,7 +107,7 @@ def watch(console: Console, services: Services, overview: Overview, budget: Budg
             now, elapsed = services.clock.now(), services.clock.monotonic()
             if elapsed - counted >= MONEY_EVERY_S:
                 money, counted = money_now(services), elapsed
-            pieces = top_screen(runs, now, money, budget, console.width, plain=plain)
+            pieces = top_screen(runs, now, money, budget, plain=plain)
             live.update(Group(*map(line, pieces), foot), refresh=True)
             if pressed(interval_s) in ("q", "Q", "\x03", "\x04"):
                 return

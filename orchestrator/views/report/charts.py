@@ -11,7 +11,6 @@ from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.tuning import Control, Value
 from orchestrator.views.blocks import Chart
-from orchestrator.views.figures import microseconds, unit_name
 from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
 from orchestrator.views.report.machine_charts import rooflines, stalls, telemetry
 from orchestrator.views.report.model import Report, Row, Table
@@ -143,56 +142,6 @@ MAX_BINS = 48
 _TRIM = 1.0
 
 
-def ladder(table: Table) -> Chart | None:
-    """Every timing's median (of very many, the fastest), the slowest on top, with its range; ours beside theirs."""
-    rows = sorted((r for r in table.rows if r.typical), key=lambda r: r.typical or 0.0)[:MAX_ROWS][::-1]
-    if not rows or not table.ours:
-        return None
-    slowest = max(r.typical or 0.0 for r in table.ours if r.typical)
-    data = [
-        {
-            "name": _unique(row, rows), "p50": row.typical, "low": row.stats.get("min", row.typical),
-            "high": row.stats.get("p99", row.typical), "kind": "reference" if row.is_reference else "kernel",
-            "said": f"{microseconds(row.typical)} {unit_name(table.unit)}",
-        }
-        for row in rows
-    ]  # fmt: skip
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
-    x = {
-        "field": "p50", "type": "quantitative", "scale": {"type": "log", "nice": False, "padding": 32},
-        "title": f"{unit_name(table.unit)} per call, logarithmic", "axis": {"tickCount": 6, "format": "~r"},
-    }  # fmt: skip
-    hue = {
-        "field": "kind", "type": "nominal", "title": None,
-        "scale": {"domain": ["kernel", "reference"], "range": [colour("series1"), colour("series2")]},
-        "legend": {"orient": "top", "symbolType": "circle"},
-    }  # fmt: skip
-    layers: list[Spec] = [
-        {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.6, "aria": False},
-         "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "color": hue}},
-        {"mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
-         "encoding": {"x": x, "y": y, "color": hue,
-                      "shape": {"field": "kind", "type": "nominal", "legend": None,
-                                "scale": {"domain": ["kernel", "reference"], "range": ["circle", "diamond"]}},
-                      "description": {"field": "said"}}},
-        {"mark": {"type": "text", "align": "left", "dx": 12, "aria": False},
-         "encoding": {"x": {**x, "field": "high"}, "y": y, "text": {"field": "said"}}},
-    ]  # fmt: skip
-    cells = []
-    for row in rows:
-        over = f"{slowest / row.typical:.1f}x" if row.typical and not row.is_reference else ""
-        figures = (microseconds(row.stats.get(k)) for k in ("min", "p50", "p90", "p99", "max"))
-        cells.append((_unique(row, rows), *figures, over))
-    fastest = min(table.ours, key=lambda r: r.typical or math.inf)
-    caption = (
-        f"Median time of each timing{_of(table)}; the line reaches from the fastest sample to the 99th percentile."
-        f" The fastest kernel is {fastest.label} with {microseconds(fastest.typical)} {unit_name(table.unit)}."
-    )
-    spec: Spec = {"width": WIDTH, "height": {"step": 26}, "data": {"values": data}, "layer": layers}
-    return Chart("ladder", "Times", caption, spec, ("", "min", "p50", "p90", "p99", "max", "over the slowest"),
-                 tuple(cells))  # fmt: skip
-
-
 def spread(table: Table) -> Chart | None:
     """Where each timing's samples lie around its own median, in percent: how steady the machine was."""
     rows = [r for r in table.rows if len(r.samples) >= 10 and r.p50][:MAX_ROWS]
@@ -270,9 +219,8 @@ def _all(report: Report) -> Iterator[Chart | None]:
     first = {table.machine: table for table in reversed(report.tables) if table.ours}
     for i, machine in enumerate(report.gpus):
         if machine in first:
-            several = len(report.gpus) > 1
-            for made in (ladder(first[machine]), spread(first[machine])):
-                yield _named(made, f"-{i + 1}", machine) if several else made
+            made = spread(first[machine])
+            yield _named(made, f"-{i + 1}", machine) if len(report.gpus) > 1 else made
     yield from heat_maps(report)
     yield from rooflines(report)
     yield stalls(report.profiles)

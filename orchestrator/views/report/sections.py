@@ -44,8 +44,8 @@ _RULES = (
 )
 _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
 _REACH, _GRADE = "of roofline", "grade"
-#: Bars longer than this many of the shortest say nothing of it.
-LONGEST = 12
+#: Bars longer than this many of the shortest say nothing of it; and bars that are drawn.
+LONGEST, MAX_BARS = 12, 24
 #: What a run waited longer for is another day's matter: its time line would show nothing else.
 MAX_QUEUE_S = 3600.0
 #: What a gate compares with, at the end of its expression.
@@ -96,14 +96,14 @@ def _bars(table: Table, report: Report) -> Iterator[Bars]:
     timed = [(row, row.typical) for row in table.rows if row.typical]
     least = min((time for row, time in timed if not row.is_reference), default=0.0)
     bars = []
-    for row, time in sorted((one for one in timed if one[1] <= LONGEST * least), key=lambda one: one[1]):
+    for row, time in sorted((one for one in timed if one[1] <= LONGEST * least), key=lambda one: one[1])[:MAX_BARS]:
         role = "reference" if row.is_reference else "good" if time == least else "plain"
         low, high = row.stats.get("min"), row.stats.get("p90")
         bars.append(Bar(row.label, time, _time(row, table), role, low, high))
     if len(bars) > 1:
         what = "the line is from the fastest sample to the 90th percentile"
         longer = len(timed) - len(bars)
-        left_out = f"; only in the table: {plural(longer, 'kernel')} over {LONGEST} times as slow" if longer else ""
+        left_out = f"; only in the table: {plural(longer, 'slower kernel')}" if longer else ""
         yield Bars(f"Time on {words.heading(table, report)}, less is better; {what}{left_out}", tuple(bars))
 
 

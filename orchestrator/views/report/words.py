@@ -87,11 +87,11 @@ def verdict(report: Report) -> Iterator[str]:
     elif table is not None and table.ours:
         best = table.ours[0]
         compared = [
-            f"{speedup(best.against.get(key))} against {name}"
-            for key, name in (("math", "SDPA math"), ("flash", "SDPA flash"))
+            f"{speedup(best.against.get(key))} {name}"
+            for key, name in (("best", "the fastest SDPA"), ("math", "SDPA math"), ("flash", "SDPA flash"))
             if best.against.get(key)
         ]
-        yield _typical(table, best, heading(table, report)) + (f": {' and '.join(compared)}." if compared else ".")
+        yield _typical(table, best, heading(table, report)) + (f": {', '.join(compared)}." if compared else ".")
         yield f"Its results: {best.status}."
         if best.grade:
             yield f"Grade {best.grade.letter}. Next: {best.grade.next_step}."

@@ -18,7 +18,7 @@ from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Heading, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
 from orchestrator.views.report.drawing import WIDTH, Spec, colour
-from orchestrator.views.table import Table, show, show_blocks
+from orchestrator.views.table import show, show_blocks
 
 #: Series shown in full on a terminal; one line for each further one.
 FULL, MAX_RECORDS, MAX_COMMITS = 3, 12, 5
@@ -44,10 +44,8 @@ def print_history(trends: Sequence[Trend], console: Console) -> None:
 
 def print_names(names: Sequence[tuple[str, str]], console: Console) -> None:
     """What there is a history of."""
-    table = Table("BENCHMARK", "VARIANT")
-    for benchmark, variant in names:
-        table.add_row(clean(benchmark, 80), clean(variant, 60))
-    show(console, table)
+    rows = tuple((clean(benchmark, 80), clean(variant, 60)) for benchmark, variant in names)
+    show_blocks(console, [Grid(("BENCHMARK", "VARIANT"), rows)])
 
 
 def page_blocks(trends: Sequence[Trend], subjects: Mapping[str, str]) -> Iterator[Block]:

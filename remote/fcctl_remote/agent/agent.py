@@ -15,9 +15,8 @@ from fcctl_remote import wire
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import BadName, Layout
-from fcctl_remote.base.refusal import Refusal, disk_full
 from fcctl_remote.record import Any
-from fcctl_remote.wire import MAX_FRAME_BYTES
+from fcctl_remote.wire import MAX_FRAME_BYTES, Refusal
 
 
 class BadFrame(ValueError):
@@ -194,7 +193,13 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
     if isinstance(error, (wire.WireError, BadName, KeyError)):
         return wire.CallError("bad_request", str(error))
     if files.is_disk_full(error):
-        return disk_full(str(getattr(error, "filename", None) or root), root).error
+        import shlex
+
+        return wire.CallError(
+            "disk_full",
+            "the host's disk is full: cannot write %s" % (getattr(error, "filename", None) or root),
+            "free disk space on the machine (df -h %s), then: fcctl ps, fcctl pull-results" % shlex.quote(root),
+        )
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         what = "%s: %s" % (error.filename or root, (error.strerror or "permission denied").lower())
         return wire.CallError(

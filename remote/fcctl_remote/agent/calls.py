@@ -12,10 +12,10 @@ from fcctl_remote.agent import shell
 from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.processes import send
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.record import Any
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
+from fcctl_remote.wire import Refusal
 
 #: A large tree may be compared for so long by another call, seconds.
 TREE_PATIENCE_S = 600.0

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts, tree
 from fcctl_remote.base.layout import STEP_ID, Layout, RunLayout
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import environment, lost, secrets, tmux
 from fcctl_remote.run import state as runs
+from fcctl_remote.wire import Refusal
 
 
 def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values: Mapping[str, str]) -> wire.Submitted:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from fcctl_remote import wire
 from fcctl_remote.base import files, tree
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.base.refusal import Refusal
-from fcctl_remote.wire import PutFile
+from fcctl_remote.wire import PutFile, Refusal
 
 
 def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import BadName, RunLayout
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import events, lost
 from fcctl_remote.run import state as runs
+from fcctl_remote.wire import Refusal
 
 POLL_S = 0.02
 EAGER_POLL_S = 0.004  # in the first moments, when a short run would otherwise wait for us

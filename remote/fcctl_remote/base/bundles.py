@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from fcctl_remote import wire
 from fcctl_remote.base import files, tree
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.record import Any
+from fcctl_remote.wire import Refusal
 
 #: Names every other file of the archive with its sha256, and what the libraries need: ``python``, ``modules``.
 CONTENTS = "fcctl-bundle.json"

@@ -10,9 +10,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from fcctl_remote.base import files
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.record import Any
-from fcctl_remote.wire import Snapshot, TreeDiff, TreeEntry
+from fcctl_remote.wire import Refusal, Snapshot, TreeDiff, TreeEntry
 
 #: Files up to this size are copied into a snapshot, larger ones hard-linked.
 COPY_BYTES = 1024 * 1024

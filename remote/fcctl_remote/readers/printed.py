@@ -12,7 +12,7 @@ or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers
 Results in front of it are no part of the name: rates, percentages, decimals of four and more places.
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
-What counts repetitions (``run 3``) is no heading.
+What counts repetitions (``run 3``) is no heading. Above ``==> a <==``, as ``tail`` prints it, all is another program's.
 
 Of a CSV file whose header has a column with a unit, each such column counts, named by the row's text and whole
 numbers; columns that count repetitions are no part of the name::
@@ -78,7 +78,7 @@ _BRACKETS = re.compile(
 #: A unit before its number: ``TFLOPS: 1.7``, ``tflops 1.7``, ``Bandwidth (GB/s) = 412``, ``Time (ms): 0.3``.
 _UNIT_FIRST = re.compile(
     r"(?<![\w.])(?<!\d )(?:(?<=\s)[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"
-    r"|[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?)[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
+    r"|[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
     r"(?P<value>\d[\d,]{0,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|[-+]?(?i:nan|inf))(?![\w.])"
 )
 #: A result that stands in a line beside the figure: decimals that no parameter has, a percentage.
@@ -86,6 +86,12 @@ _RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?
 #: What Google's benchmark prints behind its times.
 _ITERATIONS = re.compile(r"(?<=[num]s)\s+\d+\s+(?=\w+=)|(?<=\ss)\s+\d+\s+(?=\w+=)")
 _BYTES_PER_SECOND = re.compile(r"\bbytes_per_second=(\d[\d.]*)([kMGT]?)i?/s")
+#: What counts repetitions, which are samples of one benchmark: ``iter 3``, ``step 1/74``; not ``steps=100``.
+_REPETITION = re.compile(
+    r"[\[(]?\b(?:iter(?:ation)?|rep(?:eat|etition)?|run|trial|sample|step|epoch|round|loop)[\s#:]{0,6}\d+"
+    r"(?:\s*(?:/|of)\s*\d+)?(?![\w.])[\])]?:?",
+    re.IGNORECASE,
+)
 #: A line of a program's progress: what it counts is no part of a name.
 _PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
@@ -174,7 +180,7 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
 
 def _without_results(name: str) -> str:
     """What of ``name`` is the same at each launch."""
-    for figure in (_RATE, _RESULT, *((_ANY_NUMBER,) if _PROGRESS.search(name) else ())):
+    for figure in (_RATE, _RESULT, _REPETITION, *((_ANY_NUMBER,) if _PROGRESS.search(name) else ())):
         name = figure.sub(" ", name)
     return _NO_VALUE.sub("", " ".join(name.split()))
 
@@ -273,6 +279,7 @@ def _rate_of_line(line: str) -> Iterator[tuple[str, float]]:
     line = _BRACKETS.sub(_lasting, line)
     first = TIME.search(line)
     head, end = None, 0
+    names: list[str] = []
     for match in _RATE.finditer(line):
         if head is None:
             start = min(match.start(), first.start()) if first else match.start()
@@ -283,7 +290,9 @@ def _rate_of_line(line: str) -> Iterator[tuple[str, float]]:
         end = match.end()
         unit, value = _scaled(match)
         if value is not None:
-            yield " ".join(filter(None, (label, unit))), value
+            names.append(f"{label} {unit}")
+            number = "%d" % names.count(names[-1]) if names.count(names[-1]) > 1 else ""
+            yield " ".join(filter(None, (label, number, unit))), value
 
 
 def _rate_column(title: str) -> _Column | None:
@@ -325,6 +334,8 @@ _NO_HEADING = re.compile(
     r"\W{0,3}\d|\d:\d\d|\b0x[\da-f]{6}",
     re.IGNORECASE,
 )
+#: Stands above what one of several programs prints, as ``head`` and ``tail`` have it for files.
+_PROGRAM = re.compile(r"==> (.{1,200}) <==")
 _WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _DECIMAL = re.compile(r"\d\.\d")
 _WORDS = re.compile(r"[^\W\d_]+")
@@ -345,6 +356,10 @@ class Headings:
         for line in text:
             yield line
             shown = " ".join(line.split())[:LONGEST_HEADING]
+            if program := _PROGRAM.fullmatch(shown):  # what was printed before it is another program's
+                last = {program[0][:3]: program[1]}
+                self.above = tuple(last.items())
+                continue
             warned, above = _WARNING.search(line) is not None, warned
             if warned or above:  # Python's warning, and the line of source that follows it
                 continue

@@ -20,10 +20,13 @@ from typing import NamedTuple
 
 from fcctl_remote.readers.source import finite
 
-RATE_UNIT = r"(?i:[kmgtp]flops?)(?:/s)?|[kKMGTP]i?B(?:ytes)?(?:/s(?:ec)?|ps)"
+RATE_UNIT = (
+    r"(?:t|tok|tokens|req|requests|it|samples|images)/s|(?i:[kmgtp]flops?)(?:/s)?|[kKMGTP]i?B(?:ytes)?(?:/s(?:ec)?|ps)"
+)
 #: A title such as ``Triton (GB/s)`` or ``Best Rate MB/s``; in ``8.5 GB/s`` and ``nan GB/s`` a figure stands.
 _TITLED = re.compile(
     r"(?P<what>.{0,80}?)\s{0,4}[(\[](?P<unit>%s|[nuµm]?s(?:ecs?)?)[)\]]"
+    r"|(?P<key>\w{1,60})_(?P<short>[num]s)"
     r"|(?:(?P<of>.{0,80}(?<![\s\d)])(?<!(?i:nan|inf))(?<!(?i:inity)))\s{1,4})?(?P<bare>%s)" % (RATE_UNIT, RATE_UNIT)
 )
 _UNITS = re.compile(r"[#\s]{0,400}(?:\([\w/%]{1,20}\)\s{0,200}){2,60}")
@@ -37,7 +40,13 @@ NO_NAME = re.compile(
     re.IGNORECASE,
 )
 #: A line that rules off columns, and a figure with its unit.
-_RULE = re.compile(r"\s*[-=]{3,}(?:\s+[-=]{3,})*\s*|\s*\|(?:\s*:?-{3,}:?\s*\|)+\s*")
+_BETWEEN = r"[\s|+:\u2502-\u254f\u2551-\u257f]"
+_RULE = re.compile(
+    r"%s{0,80}[-=\u2500\u2501\u2550]{2,}(?:%s{1,400}[-=\u2500\u2501\u2550]{2,})*%s{0,400}" % ((_BETWEEN,) * 3)
+)
+_RULED = re.compile(r"[-=\u2500\u2501\u2550]{2,}")
+#: What stands behind a figure: its spread, its ratio to the best.
+_SPREAD = re.compile(r"\s{0,4}(?:±.{0,40}|\+/-.{0,40}|\(±?[\d.]{1,20}%?\))$")
 _FIGURE = re.compile(r"\d[\d,.]{0,30}\s?(?:[nuµm]?s|%s)" % RATE_UNIT)
 _MAX_LINE = 2000
 #: The first and the last line of a table that torch.utils.benchmark compares, and the labels of its rows.
@@ -114,7 +123,9 @@ def _compared_times(table: Sequence[str], unit: str) -> Iterator[str]:
 
 def column(title: str) -> Column:
     found = _TITLED.fullmatch(title)
-    return Column(found["what"] or found["of"] or "", found["unit"] or found["bare"]) if found else Column(title, "")
+    if found is None:
+        return Column(title, "")
+    return Column(found["what"] or found["key"] or found["of"] or "", found["unit"] or found["short"] or found["bare"])
 
 
 def _header(above: str, line: str, below: str) -> list[Column]:
@@ -137,25 +148,26 @@ def _header(above: str, line: str, below: str) -> list[Column]:
 
 def _rules(line: str, columns: int) -> bool:
     """Whether ``line`` rules off each of the columns."""
-    return _RULE.fullmatch(line) is not None and columns in (len(line.split()), line.count("|") - 1)
+    return _RULE.fullmatch(line) is not None and len(_RULED.findall(line)) == columns
 
 
-def _split(line: str, commas: bool = False) -> list[str]:
-    """The cells of a line: between bars, ``commas`` if there are three or more, tabs or two blanks."""
-    line = line.strip()
-    if line.startswith("|") and line.endswith("|"):
-        return [cell.strip() for cell in line[1:-1].split("|")]
-    if commas and line.count(",") > 2:
+def _split(line: str, inside: bool = False) -> list[str]:
+    """The cells of a line: between bars or two blanks; ``inside`` other text between three commas or tabs, too."""
+    line = line.strip().replace("\u2502", "|")
+    if line.count("|") > 1:
+        return [cell.strip() for cell in line.strip("|").split("|")]
+    if inside and line.count(",") > 2:
         return [cell.strip() for cell in line.split(",")]
-    return re.split(r"\s{2,}|\t+", line.strip("# \t"))
+    return re.split(r"\s{2,}|\t+" if inside else r"\s{2,}", line.strip("# \t"))
 
 
 def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
     """A line for each figure of a row, named by the row's text and whole numbers; None if it is no row. A number that
     counts the rows may stand before it. Where a column has no unit, its figures may: ``12.5us``, as torch prints."""
-    cells = next((c for c in (_split(line), _split(line, commas=True)) if len(c) == len(columns)), [])
+    cells = next((c for c in (_split(line), _split(line, inside=True)) if len(c) == len(columns)), [])
     values = cells or line.split()[-len(columns) :]
-    row = [(found, value if value.upper() != "N/A" else "nan") for found, value in zip(columns, values)]  # noqa: B905
+    plain = (_SPREAD.sub("", value) if value.upper() != "N/A" else "nan" for value in values)
+    row = list(zip(columns, plain))  # noqa: B905
     host = "CPU" if any("CUDA" in found.what for found in columns) else None  # of torch's table the GPU's times count
     own = [(found, value) for found, value in row if not found.unit and _FIGURE.fullmatch(value) and values is cells]
     figures = [(found, value.replace(",", "")) for found, value in row if found.unit]

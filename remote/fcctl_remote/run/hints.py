@@ -85,8 +85,7 @@ KNOWN = (
     ),
     _known(
         r"cannot open output file (\S+/)|[Cc]an't create (\S+/)\S*: No such file",
-        "the folder to write to does not exist: fcctl sends neither empty folders nor what git ignores; make it first "
-        "in the step: mkdir -p FOLDER",
+        "fcctl sends neither empty folders nor what git ignores; first in the step: mkdir -p FOLDER",
     ),
     _known(
         r"torch\._C\._LinkerError|undefined (reference to|symbol:)|ld returned [1-9]",

@@ -10,8 +10,8 @@ from typing import Any
 from fcctl_remote import wire
 from fcctl_remote.base import bundles, files, programs
 from fcctl_remote.base.layout import Layout, StepLayout
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.probe import pythons
+from fcctl_remote.wire import Refusal
 
 ASK_TIMEOUT_S = 10.0
 _ASK = """

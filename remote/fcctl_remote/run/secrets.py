@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.wire import Refusal
 
 MASK = b"***"
 MOST_BYTES = 256 * 1024

@@ -15,10 +15,10 @@ from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id, which
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.base.programs import run
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.base.text import one_line
 from fcctl_remote.record import Record
 from fcctl_remote.run import state as runs
+from fcctl_remote.wire import Refusal
 
 UNIT = "fcctl-lease"
 SUDO_HINT = 'allow it without a password: echo "$USER ALL=(root) NOPASSWD: $(command -v shutdown)" in /etc/sudoers.d'

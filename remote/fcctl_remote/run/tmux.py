@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from fcctl_remote.base.hostfacts import which
 from fcctl_remote.base.programs import run
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.base.text import one_line
+from fcctl_remote.wire import Refusal
 
 #: How long tmux may take to start a session, seconds.
 PATIENCE_S = 20.0

@@ -22,7 +22,7 @@ from fcctl_remote.gates import evaluate as gates
 from fcctl_tune.errors import Failed, SpecError, is_of_machine
 from fcctl_tune.search.records import Trial
 from fcctl_tune.search.space import Space
-from fcctl_tune.search.spec import Metric, Spec, Stage, Timeouts
+from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.trial import process, reading
 from fcctl_tune.trial.folder import SourceDirectory, TrialDirectory, beside, remove
 from fcctl_tune.trial.process import Limits, Outcome
@@ -42,22 +42,14 @@ MAX_SOURCES = 20_000
 
 
 @dataclass(frozen=True)
-class TrialSpec:
+class TrialSpec(Spec):
     """How this search builds, checks and times, without its space; sent with each call.
 
     ``folder`` is for builds and logs, ``source`` identifies the content, ``hidden`` folders are the search's own.
     """
 
-    build: Optional[Stage]
-    check: Optional[Stage]
-    bench: str
-    serve: str
-    metric: Metric
-    timeouts: Timeouts
-    cases: Tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str
-    folder: str
+    cwd: str = ""
+    folder: str = ""
     source: str = ""
     hidden: Tuple[str, ...] = field(default=(), compare=False)
     seed: int = 1  # of the inputs that trials see
@@ -67,10 +59,8 @@ class TrialSpec:
         cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = (), seed: int = 0
     ) -> TrialSpec:
         """``seed`` is the search's."""
-        return cls(
-            spec.build, spec.check, spec.bench, spec.serve, spec.metric, spec.timeouts, spec.cases, dict(spec.env), cwd,
-            folder, source, hidden, 1 + seed,
-        )  # fmt: skip
+        given = {**vars(spec), "space": None}
+        return cls(**given, cwd=cwd, folder=folder, source=source, hidden=hidden, seed=1 + seed)
 
     @property
     def checks_by_command(self) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import tmux
+from fcctl_remote.wire import Refusal
 from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
 from tests.support.scripts import script
 

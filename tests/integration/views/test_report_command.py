@@ -36,9 +36,9 @@ def test_every_form_by_the_files_ending(workspace: Workspace) -> None:
     assert (workspace.root / "out.html").read_text().startswith("<!doctype html>")
     workspace.fcctl("results", "report", "last", "-o", "reports/summary.md", "--charts", "charts")
     text = (workspace.root / "reports/summary.md").read_text()
-    assert "](<../charts/ladder.svg>)" in text
+    assert "](<../charts/latency.svg>)" in text
     names = {p.name for p in (workspace.root / "charts").iterdir()}
-    stems = {"ladder", "latency", "roofline", "stalls", "telemetry", "shapes-1", "shapes-2", "shapes-3"}
+    stems = {"latency", "roofline", "stalls", "telemetry", "shapes-1", "shapes-2", "shapes-3"}
     assert names == {f"{s}.{e}" for s in stems for e in ("svg", "png")}
     for path in (workspace.root / "charts").glob("*.svg"):
         ET.fromstring(path.read_text())

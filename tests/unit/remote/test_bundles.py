@@ -19,8 +19,8 @@ from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import bundles, tidy
 from fcctl_remote.base.bundles import CONTENTS, Bundles
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import search
+from fcctl_remote.wire import Refusal
 
 
 def bundle(files: dict[str, str], **more: object) -> tuple[bytes, str]:

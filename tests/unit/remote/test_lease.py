@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.base.refusal import Refusal
 from fcctl_remote.run import shutdown_timer as lease_module
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
-from fcctl_remote.wire import LeaseRequest
+from fcctl_remote.wire import LeaseRequest, Refusal
 from tests.support.scripts import script
 
 

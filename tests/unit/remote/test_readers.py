@@ -553,6 +553,26 @@ BANDWIDTH = """\
    Transfer Size (Bytes)\tBandwidth(GB/s)
    32000000\t\t\t26.1
 """
+BARS = """\
+Kernel | Size | Time(ms) | GFLOPS  | BW(GB/s)
+-------+------+----------+---------+---------
+naive  | 1024 | 1.234    | 1740.1  | 12.5
+"""
+BOX = """\
+┌────────┬──────┬─────────┐
+│ kernel │ size │ time_us │
+├────────┼──────┼─────────┤
+│ naive  │ 1024 │   12.34 │
+└────────┴──────┴─────────┘
+"""
+LLAMA = """\
+| model | size     | ngl |  test |              t/s |
+| ----- | -------: | --: | ----: | ---------------: |
+| 7B Q4 | 3.56 GiB |  99 | pp512 |  5765.41 ± 20.55 |
+"""
+SERVED = "Request throughput (req/s):     16.36\nMean TTFT (ms):     45.12\n"
+STEPS = "step    1/   74 | loss 4.367631 | 80.5 ms | 50863 tok/s\nstep    2/   74 | loss 4.03 | 79.5 ms | 50865 tok/s\n"
+CACHE = "   data set   exec time     Eff. bw       DRAM read\n    8 kB         2ms     12345.6 GB/s         0 GB/s\n"
 CAUSAL = "".join(f"### causal={c}, D=64 ###\nfwd: {x} TFLOPs/s\n" for c, x in ((False, 140.5), (True, 110.5)))
 RUNS = "Benchmark 1: ./a\n  Time:  12.3 ms\nBenchmark 2: ./b\n  Time:  22.3 ms\n"
 GOOGLE = "reduce/1024        1234 ns         2230 ns       100000 bytes_per_second=3.5Gi/s\n"
@@ -560,6 +580,14 @@ BURN = "10.0%  proc'd: 123 (12345 Gflop/s)   errors: 0\n100.0%  proc'd: 1234 (12
 HEX = "<object at 0x7f2b5c0a1d90>\nt: 3 us\n<object at 0x7f2b5c0a1e90>\nt: 4 us\n"
 SIZE = "size=1024 count=256 float sum root=-1"
 PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
+
+
+@pytest.mark.parametrize("text", [" " * 100_000 + "-", "-" * 100_000 + "x", "--- " * 25_000 + "x", "a | " * 25_000])
+def test_long_lines_take_no_long_time(text: str, written: Written) -> None:
+    before = time.process_time()
+    with pytest.raises(readers.ReaderError, match="no rate"):
+        readers.read("rates", written("a  b (GB/s)\n" + f"{text}\n" * 3))
+    assert time.process_time() - before < 5
 
 
 @pytest.mark.parametrize(
@@ -597,6 +625,17 @@ PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 409
         (BANDWIDTH, {f"{way} Bandwidth, 1 Device(s) Transfer Size (Bytes)=32000000 Bandwidth GB/s": rate
                      for way, rate in {"Host to Device": 25.3, "Device to Host": 26.1}.items()}, None),
         (CAUSAL, {f"### causal={c}, D=64 ### fwd GFLOP/s": x for c, x in ((False, 140500.0), (True, 110500.0))}, None),
+        (BARS, {"naive Size=1024 GFLOP/s": 1740.1, "naive Size=1024 BW GB/s": 12.5},
+         {"naive Size=1024 Time": [1234.0]}),
+        (BOX, None, {"naive size=1024 time": [12.34]}),
+        (LLAMA, {"7B Q4 3.56 GiB ngl=99 pp512 t/s": 5765.41}, None),
+        (SERVED, {"Request throughput req/s": 16.36}, {"Mean TTFT": [45120.0]}),
+        (STEPS, {"| loss tok/s": 50863.0, "| loss 4.03 tok/s": 50865.0}, {"loss": [80500.0], "loss 4.03": [79500.0]}),
+        (CACHE, {"8 kB GB/s": 12345.6, "8 kB 2 GB/s": 0.0}, {"8 kB": [2000.0]}),
+        ("iter 0: 3 us\n[rep 1 of 2] k: 4 us\nrep 2 of 2: k: 5 us\nsteps=100: 6 us\n", None,
+         {"time": [3.0], "k": [4.0, 5.0], "steps=100": [6.0]}),
+        ("==> ./a <==\nWarm-up\nGPU time: 3 us\n==> ./b <==\nGPU time: 4 us\nsum: 1 us\n", None,
+         {"./a GPU time": [3.0], "./b GPU time": [4.0], "sum": [1.0]}),
         (RUNS, None, {"Benchmark 1: ./a Time": [12300.0], "Benchmark 2: ./b Time": [22300.0]}),
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),

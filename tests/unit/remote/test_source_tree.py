@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fcctl_remote import wire
 from fcctl_remote.base import tree
-from fcctl_remote.base.refusal import Refusal
+from fcctl_remote.wire import Refusal
 
 SHA = "0" * 64
 

@@ -128,6 +128,8 @@ def test_what_cannot_be_compared_is_a_series_of_its_own() -> None:
     found = series(points)
     assert [len(s.points) for s in found] == [1, 2, 1]
     assert found[0].points[0].method == "v4", "the newest first"
+    emulated = [point(i, 10.0, gpu=None, target=target) for i, target in enumerate(("here", "sandbox", "here"))]
+    assert [len(s.points) for s in series(emulated)] == [2, 1], "without a GPU's name the target tells them apart"
 
 
 def test_launches_of_one_run_are_one_point() -> None:

@@ -71,6 +71,10 @@ def test_the_top_line_is_the_mission_the_fastest_first(h200: Report) -> None:
     assert best.p50 == pytest.approx(4.5054)
     assert words.speedup(best.against["math"]) == "13.7x"
     assert words.speedup(best.against["flash"]) == "2.26x"
+    first = next(words.verdict(h200))
+    assert first.endswith("hot: 2.02x the fastest SDPA, 13.7x SDPA math, 2.26x SDPA flash."), (
+        "the strongest rival first"
+    )
     assert words.speedup_interval(best.against["flash"]) == "2.26 to 2.27"
     assert best.status == "correct 20/20"
     assert best.correctness is not None
@@ -191,15 +195,17 @@ def test_machines_are_never_mixed_in_one_table(tmp_path: Path) -> None:
     assert all({r.machine for r in t.rows} == {t.machine} for t in made.tables)
     names = [chart.name for chart in charts(made)]
     assert len(names) == len(set(names))
-    assert {"ladder-1", "ladder-2", "roofline-1"} <= set(names)
+    assert {"latency-1", "roofline-1"} <= set(names)
     assert "on NVIDIA H200" in page.render(made, [])
 
 
 def test_of_very_many_timings_the_fastest_are_drawn(tmp_path: Path) -> None:
     many = [{"name": "mission", "variant": f"v{i:02}", "unit": "us", "stats": {"p50": 100.0 - i}} for i in range(60)]
-    (drawn,) = [c for c in charts(build([sample(tmp_path, {"bench": {"kind": "benchmark", "benchmarks": many}})]))
-                if c.name == "ladder"]  # fmt: skip
-    assert [row[0] for row in drawn.rows] == [f"v{i}" for i in range(36, 60)]
+    made = build([sample(tmp_path, {"bench": {"kind": "benchmark", "benchmarks": many}})])
+    (results,) = [one for one in sections.sections(made) if one.id == "results"]
+    (bars,) = [block for block in results.blocks if isinstance(block, Bars)]
+    assert [bar.label for bar in bars.bars] == [f"v{i}" for i in range(59, 35, -1)]
+    assert "36 slower kernels" in bars.caption
 
 
 def test_a_document_of_any_benchmark_tool_is_a_table_too(tmp_path: Path) -> None:
@@ -213,7 +219,7 @@ def test_a_document_of_any_benchmark_tool_is_a_table_too(tmp_path: Path) -> None
     assert "| BM\\_mean\\_only | 4.00 (mean) |" in text
     assert "| BM\\_copy/1024 | 10.50 |" in text
     assert "failed: out of memory" in text
-    assert [c.name for c in charts(made)] == ["ladder"]
+    assert charts(made) == [], "no samples to draw"
 
 
 @pytest.mark.parametrize(
@@ -309,7 +315,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_holds_no_script(html: str) ->
 def test_every_picture_has_words_and_numbers(html: str, h200: Report) -> None:
     made = charts(h200)
     maps = ["shapes-1", "shapes-2", "shapes-3"]
-    assert [c.name for c in made] == ["ladder", "latency", *maps, "roofline", "stalls", "telemetry"]
+    assert [c.name for c in made] == ["latency", *maps, "roofline", "stalls", "telemetry"]
     elements = Elements(html)
     pictures = [d for d in elements.named("div") if d.get("role") == "img"]
     assert len(pictures) == len(made)
@@ -335,13 +341,13 @@ def test_one_picture_serves_both_schemes(html: str) -> None:
 
 
 def test_files_of_charts_have_a_schemes_own_colours(h200: Report) -> None:
-    (ladder, *_) = charts(h200)
-    light, dark = drawing.svg_file(ladder.spec).decode(), drawing.svg_file(ladder.spec, dark=True).decode()
+    (latency, *_) = charts(h200)
+    light, dark = drawing.svg_file(latency.spec).decode(), drawing.svg_file(latency.spec, dark=True).decode()
     assert drawing.LIGHT["series1"] in light
     assert drawing.DARK["series1"] in dark
     assert "var(" not in light + dark
     assert "@" not in light + dark
-    assert drawing.png_file(ladder.spec, scale=1).startswith(b"\x89PNG")
+    assert drawing.png_file(latency.spec, scale=1).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("scheme", [drawing.LIGHT, drawing.DARK], ids=["light", "dark"])

@@ -294,6 +294,15 @@ def test_the_list_of_runs_has_a_sign_and_a_colour_for_it() -> None:
     assert "\x1b[32m✓ passed" in out.getvalue()
 
 
+def test_a_run_id_is_whole_in_the_list_of_a_narrow_terminal() -> None:
+    out, run_id = io.StringIO(), f"20261121t081530z-{'x' * 39}-3fa9c1"
+    row = row_of(sample_run.record(status="passed", exit_code=0)).model_copy(update={"run_id": run_id})
+    print_runs([row], Console(file=out, width=80, color_system=None), now=0.0)
+    assert run_id in out.getvalue().replace("\n", " ").split() or run_id in "".join(
+        line.split()[0] for line in out.getvalue().splitlines()[1:]
+    )
+
+
 def test_it_is_no_good_word_on_a_page() -> None:
     assert [kind(word) for word in ("passed", "incomplete", "failed", "unavailable")] == [
         "good",

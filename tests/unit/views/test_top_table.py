@@ -44,7 +44,7 @@ def printed(
     console = Console(file=io.TextIOWrapper(raw, encoding=encoding), width=width, highlight=False)
     plain, cap = encoding != "utf-8", budget.per_day_usd if budget is not None else None
     money = MoneyNow(1.25, cap, (machine(),) if on else ())
-    for piece in top_screen(runs, NOW, money, budget or Budget(), width, plain=plain):
+    for piece in top_screen(runs, NOW, money, budget or Budget(), plain=plain):
         show(console, piece, width=width)
     console.file.flush()
     return raw.getvalue().decode(encoding)
