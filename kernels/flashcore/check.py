@@ -10,8 +10,9 @@ repeat    the same bits for the same inputs, again and again; new results when t
 ========  =========================================================================================================
 
 A variant with several configurations for its shapes runs each shape with the one that shape has, and the summary cases
-with every one. Every output starts as NaN between guard zones, and no launch may change its inputs. The reference is
-float64, the tolerances are :mod:`flashcore.roundings`'; the brief's own, far looser one is reported beside them.
+with every one; one with several head dimensions runs those with each, unless its tilings are forced one by one. Every
+output starts as NaN between guard zones, and no launch may change its inputs. The reference is float64, the tolerances
+are :mod:`flashcore.roundings`'; the brief's own, far looser one is reported beside them.
 """
 
 from __future__ import annotations
@@ -89,22 +90,23 @@ def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[
 
 
 def _plain(kernel: Kernel | Tuned, shape: Shape, seed: int) -> Trial:
-    return trials.plain(_Tensors(kernel.for_shape(shape)), shape, seed, **inputs.options(shape))
+    return trials.plain(_Tensors(kernel.for_shape(shape), shape.D), shape, seed, **inputs.options(shape))
 
 
 def _named(kernel: Kernel, launches: Trials, seed: int, among: int) -> Iterator[Trial]:
     """The trials of one of ``among`` configurations, which they name if there are several."""
     which = " ".join(f"{name}={value}" for name, value in kernel.built.configuration.items())
-    for trial in launches(_Tensors(kernel), seed):
+    dims = kernel.variant.head_dims[:1] if kernel.variant.tilings else kernel.variant.head_dims
+    for trial in itertools.chain.from_iterable(launches(_Tensors(kernel, D), seed) for D in dims):
         yield replace(trial, label=f"{trial.label} ({which})") if among > 1 else trial
 
 
 # ------------------------------------------------------------------------------------------------ PyTorch's side
 class _Tensors:
-    """:class:`flashcore.trials.Arrays` of a kernel."""
+    """:class:`flashcore.trials.Arrays` of a kernel, for one of its head dimensions."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.D, self._device = kernel, kernel.variant.head_dims[0], kernel.variant.device
+    def __init__(self, kernel: Kernel, D: int) -> None:
+        self.kernel, self.D, self._device = kernel, D, kernel.variant.device
 
     def draw(self, shape: Shape, seed: int, values: str = "plain") -> inputs.Tensors:
         return inputs.draw(shape, seed, self._device, values)
@@ -142,7 +144,7 @@ def _values(side: _Tensors, seed: int) -> Iterator[Trial]:
 def _repeat(side: _Tensors, seed: int) -> Iterator[Trial]:
     kernel = side.kernel
     right = yield from trials.repeat(side, seed)
-    if not right or kernel.variant.device != "cuda":
+    if not right or kernel.variant.device != "cuda" or kernel.variant.head_dims[0] != side.D:
         return
     if isinstance(kernel, Kernel):
         yield from streams(kernel, seed + 2)

@@ -124,7 +124,7 @@ def among(variant: Variant, dtype: str, D: int) -> list[Tiling]:
     plain, with_masks = itertools.count(1), itertools.count(MASKED_FROM)
     found = []
     for name in variant.tilings[dtype, D]:
-        apart = bool(variant.libraries) and name.endswith("m")
+        apart = len(variant.libraries) > 1 and name.endswith("m")
         found.append(Tiling(next(with_masks if apart else plain), dtype, D, name))
     return found
 

@@ -9,6 +9,7 @@ asks for that (``PYTHON...`` or a locale of its own, a time of starting, a signa
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -40,6 +41,7 @@ ALWAYS_USED = (
 #: What a sleep of fcctl takes at most in an emulated cloud's time. Its machines' processes need real time: on a busy
 #: computer an sshd may take seconds to start. A wait of ten minutes for it, second by second, lasts 18 s.
 REAL_S = 0.03
+HUGE, MADV_COLLAPSE = 2 << 20, 25
 #: A second of its own, and a hundred megabytes that make each fork slower: for those who talk to a cloud.
 CLOUD = ("google.cloud.compute_v1",)
 
@@ -222,11 +224,25 @@ def _build(model: type[pydantic.BaseModel]) -> None:
         _build(own)
 
 
+def _use_huge_pages() -> None:
+    """A fork copies the tables of all pages: with pages of 2 MiB it takes half the time. Linux from 6.1 on; elsewhere
+    nothing happens."""
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        for line in maps:
+            where, rights, _, _, number, *_ = line.split()
+            first, last = (int(address, 16) for address in where.split("-"))
+            if rights == "rw-p" and number == "0" and last - first >= HUGE:
+                first, last = -(-first // HUGE) * HUGE, last // HUGE * HUGE
+                libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_COLLAPSE)
+
+
 def _serve(asks: socket.socket, more: Sequence[str]) -> None:
     """Fork for each request; tell its fourth descriptor the process's id and, in the end, its exit code."""
     _import_what_commands_import(more)
     gc.collect()
     gc.freeze()
+    _use_huge_pages()
     wakes, wake = os.pipe()
     for fd in (wakes, wake):
         os.set_blocking(fd, False)

@@ -52,11 +52,11 @@ inline int64_t share_of(const Work &work, int splits) {
 // results and have them merged.
 constexpr double kBegin = 32e3, kMerge = 64e3;
 
-// Of the ways to divide the keys evenly, the one by which the busiest multiprocessor is done first; half of what it reads
-// counts as all read on average, since one that others leave alone is served faster.
+// Of the ways to divide the keys evenly, the one by which the busiest multiprocessor is done first. (Of 14 shapes on an H200,
+// with 2 to 6 numbers of splits timed of each, 0.1 % slower than the best in the mean and 1.6 % at most.)
 inline int splits_for(const Work &work, int processors, int resident) {
   const int64_t tile_keys = keys_of_tile(static_cast<int>(work.dim)), tiles = (work.keys + tile_keys - 1) / tile_keys;
-  const double tile = 4.0 * tile_keys * work.dim, all = tile * tiles * work.groups / processors;
+  const double tile = 4.0 * tile_keys * work.dim;
   const int64_t enough = 1 + 2 * int64_t{resident} * processors / work.groups;
   const double merged = 4.0 * (work.rows < work.height ? work.rows : work.height) * work.dim;  // bytes of a split's results
   double least = INFINITY;
@@ -66,7 +66,7 @@ inline int splits_for(const Work &work, int processors, int resident) {
     if ((tiles + share - 1) / share < splits) continue;  // some would be empty
     const int64_t blocks = work.groups * splits, busiest = (blocks + processors - 1) / processors;
     const double rounds = std::ceil(double(busiest) / resident);
-    const double cost = (all + tile * share * busiest) / 2 + kBegin * rounds + (splits > 1 ? kMerge + merged * splits : 0);
+    const double cost = tile * share * busiest + kBegin * rounds + (splits > 1 ? kMerge + merged * splits : 0);
     if (cost < least) least = cost, best = splits;
   }
   return best;

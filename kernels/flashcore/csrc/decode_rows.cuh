@@ -152,29 +152,30 @@ struct Pages {
     }
   }
 
-  // Once it is known how many keys there are: what is read in place of those behind the last one is of its page.
+  // Once it is known how many keys there are: what is read in place of those behind the last one is of its 16.
   __device__ __forceinline__ void settle(int key, int keys) {
 #pragma unroll
     for (int i = 1; i < kCount; ++i)
       if (key + 16 * i >= keys) page[i] = page[i - 1];
   }
 
-  // Row `at` of the tile's 16 keys number `i`.
-  __device__ __forceinline__ const uint16_t *row(const Place &place, int shift, int i, int at) const {
-    if constexpr (!kPaged) return place.head + static_cast<uint64_t>(at) * place.stride.row;
-    const int within = at & ((1 << shift) - 1);
-    return place.head + page[i] * place.stride.batch + static_cast<uint64_t>(within) * place.stride.row;
+  // Of the tile that begins with `key`, the 16 keys number `i`: the row of number `at` among them.
+  __device__ __forceinline__ const uint16_t *row(const Place &place, int shift, int key, int keys, int i, int at) const {
+    if constexpr (!kPaged) return place.head + static_cast<uint64_t>(min(key + 16 * i + at, keys - 1)) * place.stride.row;
+    const int first = min(key + 16 * i, (keys - 1) / 16 * 16), within = first & ((1 << shift) - 1);
+    const uint16_t *const base = place.head + page[i] * place.stride.batch + within * place.stride.row;
+    return base + static_cast<uint64_t>(min(at, keys - 1 - first)) * place.stride.row;
   }
 };
 
-// Begin to read keys from `key` on. Those beyond `keys` are the last one again: weights of zero times what is attended
+// Begin to read keys from `key` on. Those beyond `keys` are the last ones again: weights of zero times what is attended
 // anyhow.
 template <typename C>
 __device__ __forceinline__ void load_keys(Keys<C> &to, const Place &place, const Pages<C> &pages, int shift, int key,
                                           int keys, int lane) {
 #pragma unroll
   for (int n = 0; n < C::kKeyTiles; ++n) {
-    const uint16_t *row = pages.row(place, shift, n / 2, min(key + 8 * n + lane / 4, keys - 1)) + lane % 4 * 8;
+    const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane / 4) + lane % 4 * 8;
 #pragma unroll
     for (int c = 0; c < C::kDim / 32; ++c) load_16(to[n][c], row + 32 * c);
   }
@@ -187,8 +188,7 @@ __device__ __forceinline__ void load_values(Values<C> &to, const Place &place, c
   for (int n = 0; n < C::kKeyTiles; ++n)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int at = min(key + 8 * n + lane % 4 * 2 + i, keys - 1);
-      const uint16_t *row = pages.row(place, shift, n / 2, at) + lane / 4 * 8;
+      const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane % 4 * 2 + i) + lane / 4 * 8;
 #pragma unroll
       for (int w = 0; w < C::kDim / 64; ++w) load_16(to[n][i][w], row + 64 * w);
     }

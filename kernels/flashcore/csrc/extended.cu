@@ -95,13 +95,14 @@ int prepare(Kernel &kernel, int number) {
 }
 
 // Wide tiles where there are enough of them for a whole device, and no narrow window: it would be a small part of what they
-// read. (An H200, 4,16,2048: 38.1 us for 43.4 with 128 keys and 64 rows; 512 keys at 2,16,8192: 166.8 for 159.5.)
+// read. (An H200, us of 64 and 128 rows: 38.1, 42.4 with 128 keys and 51.3, 55.0 with 256 at 4,16,2048; 166.8, 159.5 with
+// 512 at 2,16,8192.)
 Kernel *chosen(const flashcore_args &args, int processors) {
   const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
   if (args.tiling > (there.second ? 2 : 1)) return nullptr;
   if (args.tiling) return args.tiling == 1 ? there.first : there.second;
   const int right = args.causal ? 1 : args.window_right;
-  const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 256;
+  const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 384;
   const bool wide = there.second && !narrow && tiles_of(args.S_q, there.second->rows) * args.H * args.B >= 2 * processors;
   return wide ? there.second : there.first;
 }

@@ -118,8 +118,13 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   const auto load = [&](uint32_t ring, const uint16_t *(&from)[C::kLines], int64_t stride, int step) {
     constexpr int kThreads = C::kGroupThreads;
     if constexpr (C::kWalks) {
-      if (step < steps)
-        copy_rows_from<C, C::kTileN, kThreads>(ring + slot(step), from, stride, keys - key_of(step), group_thread);
+      if (step < steps) {
+        const uint32_t tile = ring + slot(step);
+        copy_rows_from<C, C::kTileN, kThreads, 0, C::kLine>(tile, from[0], stride, keys - key_of(step), group_thread);
+        if constexpr (C::kLines > 1)
+          copy_rows_from<C, C::kTileN, kThreads, C::kLine, C::kBehind>(tile, from[1], stride, keys - key_of(step),
+                                                                       group_thread);
+      }
 #pragma unroll
       for (int i = 0; i < C::kLines; ++i) from[i] += C::kGroups * C::kTileN * stride;
     } else if (step < steps) {

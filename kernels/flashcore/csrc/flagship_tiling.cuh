@@ -88,8 +88,8 @@ struct Tiling {
   static constexpr int kDepthTiles = kDim / 16, kOutTiles = kDim / 8;
   static constexpr int kRow = kDim * 2, kRowChunks = kRow / 16;  // bytes and 16-byte chunks of a row
   // As many of a row's chunks as are a power of two are copied side by side, then, at D = 80 and 96, the 2 or 4 behind.
-  static constexpr int kEven = kRowChunks & -kRowChunks;  // the largest power of two that divides it
-  static constexpr int kLine = kEven == kRowChunks ? kRowChunks : 8, kBehind = kRowChunks - kLine, kLines = kBehind ? 2 : 1;
+  static constexpr int kLine = (kRowChunks & (kRowChunks - 1)) == 0 ? kRowChunks : 8;
+  static constexpr int kBehind = kRowChunks - kLine, kLines = kBehind ? 2 : 1;
 
   static constexpr uint32_t kTileBytes = kTileN * kRow;
   static constexpr uint32_t kRingBytes = 2 * kStages * kTileBytes;  // K and V of one group
@@ -97,8 +97,7 @@ struct Tiling {
   static constexpr uint32_t kRowStateBytes = kGroups > 1 ? kGroups * kTileM * 8 : 0;  // maximum and sum
   static constexpr uint32_t kSharedBytes = kQBytes + kRowStateBytes + kGroups * kRingBytes;
   // Whether its threads keep where they are in K and V from tile to tile. Groups of few threads have no registers for it.
-  static constexpr bool kWalks = kGroupThreads >= 128 && kTileN % (kGroupThreads / kLine) == 0 &&
-                                 (kLines == 1 || kTileN % (kGroupThreads / kBehind) == 0);
+  static constexpr bool kWalks = kGroupThreads >= 128 && kTileN % (kGroupThreads / kLine) == 0;
   // Of a device that may choose it among others. Queries read in each step by warps of 32 rows keep fast tensor cores supplied
   // (an mma in 8 cycles or less: 8.0, 9.0); those of 8.6 and 8.9, whose blocks have 99 KB at most, take 16 and want for
   // nothing. (Warps of 16 rows have no registers for them at D = 256.)
@@ -140,7 +139,8 @@ struct Number {
 // chunk's number change; of 192 bytes each second row does (2 bits), of 160 bytes each fourth (1 bit).
 template <typename C>
 __device__ __forceinline__ uint32_t place_of(uint32_t row, uint32_t chunk) {
-  constexpr uint32_t kPlaces = C::kEven < 8 ? C::kEven : 8, kEach = 8 / kPlaces;
+  constexpr uint32_t kEven = C::kRowChunks & -C::kRowChunks;  // the largest power of two that divides it
+  constexpr uint32_t kPlaces = kEven < 8 ? kEven : 8, kEach = 8 / kPlaces;
   return row * C::kRow + ((SWIZZLE ? chunk ^ row / kEach % kPlaces : chunk) << 4);
 }
 
@@ -161,31 +161,28 @@ __device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head
     copy_rows_of<C, ROWS, THREADS, C::kLine, C::kBehind>(tile, head, stride, first, end, thread);
 }
 
-// The same by a thread that knows where its first chunk of each line is. Of the tile, `left` rows exist: nearly always all, and then
-// no row is looked at; the last tile goes row by row, in a loop kept small. (Not at the limit of registers: a branch costs
-// some.)
-template <typename C, int ROWS, int THREADS, int FIRST = 0, int LINE = C::kLine>
-__device__ __forceinline__ void copy_rows_from(uint32_t tile, const uint16_t *const (&starts)[C::kLines], int64_t stride,
-                                               int left, unsigned thread) {
+// The chunks from FIRST on, LINE side by side, by a thread that knows where its first one is. Of the tile, `left` rows exist:
+// nearly always all, and then no row is looked at; the last tile goes row by row, in a loop kept small. (Not at the limit of
+// registers: a branch costs some.)
+template <typename C, int ROWS, int THREADS, int FIRST = 0, int LINE = C::kRowChunks>
+__device__ __forceinline__ void copy_rows_from(uint32_t tile, const uint16_t *from, int64_t stride, int left,
+                                               unsigned thread) {
   constexpr unsigned kPass = THREADS / LINE;
-  static_assert(ROWS % kPass == 0, "every pass is full");
   const unsigned row = thread / LINE, chunk = FIRST + thread % LINE;
-  const uint16_t *from = starts[FIRST > 0];
+  const auto mine = [&](unsigned down) { return ROWS % kPass == 0 || row + down < ROWS; };
   if (C::kSharedQ) {
 #pragma unroll
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
-      cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
+      if (mine(down)) cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
   } else if (left >= ROWS) {
 #pragma unroll
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
-      cp_async_16(tile + place_of<C>(row + down, chunk), from, true);
+      if (mine(down)) cp_async_16(tile + place_of<C>(row + down, chunk), from, true);
   } else {
 #pragma unroll 1
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
-      cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
+      if (mine(down)) cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
   }
-  if constexpr (FIRST + LINE < C::kRowChunks)
-    copy_rows_from<C, ROWS, THREADS, C::kLine, C::kBehind>(tile, starts, stride, left, thread);
 }
 
 // A warp's queries: rows `first` on of a tile in shared memory; `flip` is the sign of the scale.

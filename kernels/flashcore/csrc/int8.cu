@@ -74,9 +74,8 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
   };
   const auto load_pair = [&](int step, bool whole) {  // values, maybe fewer, and the keys that are needed with them
     Cursor from = cursor;
-    const uint16_t *const starts[1] = {from.v};
     if (whole || step < steps)
-      copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), starts, args.v_stride.row,
+      copy_rows_from<C, kKeys, C::kThreads>(v_ring + v_slot(step), from.v, args.v_stride.row,
                                             whole ? kKeys : args.S_kv - step * kKeys, thread);
     from.v += kKeys * args.v_stride.row;
     load_k(from, step + 1);

@@ -13,8 +13,7 @@ struct Layout {
   static constexpr int kTileM = TILE_M, kThreads = kTileM / kWarpRows * 32;
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kKeys / 8, kOutTiles = D / 8, kDepthTiles = D / 32;
   static constexpr int kRow = D * 2, kRowChunks = kRow / 16;  // of V
-  static constexpr int kEven = kRowChunks, kLine = kRowChunks, kBehind = 0, kLines = 1;  // as Tiling has them, and
-  static constexpr bool kSharedQ = false;
+  static constexpr bool kSharedQ = false;                     // as copy_rows_from() has it
   static constexpr bool kWide = D * kRowTiles > 128;  // outputs take half of the registers
   static constexpr bool kShortOfRegisters = kWide || !kFastTensor;
   static constexpr int kPlanesOfQ = kWide && !kFastTensor ? 0 : D / 64;  // of 64 dimensions, in registers

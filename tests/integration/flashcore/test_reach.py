@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flashcore import reach, toolchain
+from flashcore.build import build
 from flashcore.errors import Unavailable
 from flashcore.forced import Tiling
 from flashcore.registry import VARIANTS
@@ -20,7 +21,7 @@ def takes(D: int, mask: int) -> bool:
 
 
 @pytest.mark.full
-def test_no_tiling_is_unreachable_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tiling_is_unreachable_in_silence_or_spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     try:
         toolchain.nvcc()
@@ -34,6 +35,12 @@ def test_no_tiling_is_unreachable_in_silence(tmp_path: Path, monkeypatch: pytest
         assert sum(map(len, found[chip.name].values())) == len(scanned)
     monkeypatch.setattr(reach, "UNREACHED", {})
     assert "L4: float16 64 32x16x128,2,1s" in reach.unexplained(found)
+    built = build(VARIANTS["flagship"], archs="89,90a")
+    assert built.cached
+    for kernel in built.document["kernels"]:
+        if kernel["arch"] == "sm_89":
+            assert (kernel["stack_bytes"], kernel["spill_store_bytes"], kernel["spill_load_bytes"]) == (0, 0, 0)
+            assert 0 < kernel["registers"] <= 255
 
 
 def test_blocks_of_a_multiprocessor_are_those_that_the_docs_list() -> None:

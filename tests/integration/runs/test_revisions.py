@@ -194,37 +194,32 @@ def test_a_job_file_of_the_revision_that_is_wrong(workspace: Workspace, reposito
     assert "jobs/show.yaml:2: unknown key 'rum'" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("revision", "message", "hint"),
-    [
-        ("v2", "no revision 'v2'", "did you mean --rev v1?"),
-        ("feature", "no revision 'feature'", "did you mean --rev origin/feature?"),
-        (
-            "nothing-like-it",
-            "no revision 'nothing-like-it'",
-            "git fetch origin nothing-like-it, then: --rev FETCH",
-        ),
-        ("f" * 40, f"no revision '{'f' * 40}'", "git fetch origin ffff"),
-        ("HEAD~99", "no revision 'HEAD~99'", "give a branch, a tag or a commit: git log --oneline --all"),
-        ("^main", "'^main' is not a revision", "git log --oneline"),
-        ("first", "the revision 'first' has no folder kernels/", "git log --oneline -- kernels/"),
-        ("main:kernels", "'main:kernels' is not a revision", "git log --oneline"),
-        ("", "'' is not a revision", "git log --oneline"),
-    ],
-)
-def test_a_revision_that_is_none(
-    revision: str, message: str, hint: str, workspace: Workspace, repository: Path
-) -> None:
+#: What ``--rev`` was given, what the message says, and a part of the hint.
+NO_REVISIONS = [
+    ("v2", "no revision 'v2'", "did you mean --rev v1?"),
+    ("feature", "no revision 'feature'", "did you mean --rev origin/feature?"),
+    ("nothing-like-it", "no revision 'nothing-like-it'", "git fetch origin nothing-like-it, then: --rev FETCH"),
+    ("f" * 40, f"no revision '{'f' * 40}'", "git fetch origin ffff"),
+    ("HEAD~99", "no revision 'HEAD~99'", "give a branch, a tag or a commit: git log --oneline --all"),
+    ("^main", "'^main' is not a revision", "git log --oneline"),
+    ("first", "the revision 'first' has no folder kernels/", "git log --oneline -- kernels/"),
+    ("main:kernels", "'main:kernels' is not a revision", "git log --oneline"),
+    ("", "'' is not a revision", "git log --oneline"),
+]
+
+
+def test_a_revision_that_is_none(workspace: Workspace, repository: Path) -> None:
     git(repository, "tag", "first", git(repository, "commit-tree", "-m", "x", git(repository, "mktree")))
     commit(repository, **{"kernels/csrc/kernel.cu": "one"})
     git(repository, "tag", "v1")
     git(repository, "update-ref", "refs/remotes/origin/feature", "HEAD")
-    done = workspace.fcctl("run", "show", "--on", "here", "--rev", revision, "--json", check=7)
-    error = json.loads(done.stderr)["error"]
-    assert error["message"] == message
-    assert hint in error["hint"]
-    assert error["cause"] or revision in ("", "^main")
-    assert left() == []
+    for revision, message, hint in NO_REVISIONS:
+        done = workspace.fcctl("run", "show", "--on", "here", "--rev", revision, "--json", check=7)
+        error = json.loads(done.stderr)["error"]
+        assert error["message"] == message
+        assert hint in error["hint"]
+        assert error["cause"] or revision in ("", "^main")
+        assert left() == []
 
 
 def test_a_clone_that_lacks_commits(tmp_path: Path, private_home: Path, repository: Path) -> None:

@@ -45,18 +45,15 @@ def test_nothing_behind_the_last_case_is_prepared() -> None:
     assert [name for name, _, _ in cases.only(("a/2",), all_cases())] == ["a/2"]
 
 
-@pytest.mark.parametrize(("case", "passed"), [("s64/1", ["s64/1"]), ("repeat", ["repeat"])])
-@pytest.mark.parametrize("torch", [True, False])
-def test_the_command_runs_it(
-    case: str, passed: list[str], torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("case", "torch"), [("s64/1", True), ("repeat", False)])
+def test_the_command_runs_it(case: str, torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if torch:
         pytest.importorskip("torch")
     else:
         monkeypatch.setattr(checking, "plain_kernel", lambda options: plain.Kernel(_built(options)))
     assert main(["check", "cpu", "--shape", "s64", "--case", case, "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "correctness-cpu.json").read_text())
-    assert [one["name"] for one in document["cases"]] == passed
+    assert [one["name"] for one in document["cases"]] == [case]
     assert (document["asked"], document["summary"]["total"]) == (case, 1)
 
 
