@@ -139,7 +139,7 @@ _CHOSEN_BY_SHAPE = {
 }  # fmt: skip
 _MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2tm", "128x32x64,1,2tm")
 _FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2ptm")
-_AROUND_96 = ("32x16x32,2,2pt", "64x16x48,1,2pt", "128x32x32,1,2pt", "64x16x64,1,2ptm")
+_AROUND_96 = ("32x16x32,2,2pt", "64x16x48,1,2pt", "128x32x32,1,2pt", "128x32x48,1,2pt", "64x16x64,1,2ptm")
 _FOR_256 = ("32x16x32,2,1q", "64x16x64,1,1q", "128x16x32,1,1q")
 _TYPES = ("float16", "bfloat16")
 _FLAGSHIP_TILINGS = {

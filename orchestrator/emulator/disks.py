@@ -17,12 +17,11 @@ def folder_of(world: World, disk: dict[str, Any]) -> Path:
     return world.folder / "disks" / str(disk["id"])
 
 
-def find(world: World, path: str) -> dict[str, Any]:
+def find(resources: dict[str, dict[str, Any]], path: str) -> dict[str, Any]:
     """Raises ApiError (404)."""
-    disk = world.disks.get(path)
-    if disk is None:
+    if path not in resources:
         raise not_found(path)
-    return disk
+    return resources[path]
 
 
 def new_disk(world: World, zone_path: str, name: str, given: dict[str, Any], *, boot_image: bool) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def delete_disk(world: World, _operation: Operation, path: str) -> None:
 
 def check_deletable(world: World, path: str) -> dict[str, Any]:
     """Raises ApiError: not there, or some instance uses it."""
-    disk = find(world, path)
+    disk = find(world.disks, path)
     if disk.get("users"):
         users = ", ".join(path_of(user) for user in disk["users"])
         raise ApiError(
@@ -105,7 +104,7 @@ def check_deletable(world: World, path: str) -> dict[str, Any]:
 def new_snapshot(world: World, disk_path: str, body: dict[str, Any]) -> tuple[dict[str, Any], Plan]:
     """Record a snapshot in status CREATING, and the steps that make it. Raises ApiError: no such disk, a wrong name, or
     the snapshot exists."""
-    disk = find(world, disk_path)
+    disk = find(world.disks, disk_path)
     folder = f"projects/{disk_path.split('/')[1]}/global/snapshots"
     snapshot = {
         **new_resource(world, "snapshot", folder, body, world.snapshots),

@@ -106,16 +106,9 @@ def create_snapshot(call: Call) -> dict[str, Any]:
 
 
 def delete_snapshot(call: Call) -> dict[str, Any]:
-    return _deletion(call, "delete_snapshot", _found(call.world.snapshots, call.path))
+    return _deletion(call, "delete_snapshot", disks.find(call.world.snapshots, call.path))
 
 
-def _found(resources: dict[str, dict[str, Any]], path: str) -> dict[str, Any]:
-    if path not in resources:
-        raise not_found(path)
-    return resources[path]
-
-
-# ---------------------------------------------------------------------------------------------------------- addresses
 def insert_address(call: Call) -> dict[str, Any]:
     """A static address; nothing answers there."""
     region, world = call.at["region"], call.world
@@ -136,7 +129,7 @@ def insert_address(call: Call) -> dict[str, Any]:
 
 
 def delete_address(call: Call) -> dict[str, Any]:
-    return _deletion(call, "release_address", _found(call.world.addresses, call.path))
+    return _deletion(call, "release_address", disks.find(call.world.addresses, call.path))
 
 
 @step

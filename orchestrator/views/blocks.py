@@ -39,8 +39,8 @@ class Grid:
     """A table. Columns in ``numbers`` are aligned right, rows in ``references`` are not ours.
 
     A terminal that is too narrow leaves out the columns in ``optional``, the first of them first; -1 stands for the
-    notes. Values of the column ``group`` are lines of their own once it is left out; with ``below``, all that is left
-    out is a line for each row below the table.
+    notes. Values of the column ``group`` are lines of their own once it is left out; those in ``below`` are then in a
+    line for each row below the table.
     """
 
     kind: ClassVar[str] = "grid"
@@ -51,7 +51,7 @@ class Grid:
     references: tuple[int, ...] = ()
     optional: tuple[int, ...] = ()
     group: int | None = None
-    below: bool = False
+    below: tuple[int, ...] = ()
     #: On a page each row has a box with its key, for the form ``pick``; those in ``chosen`` are checked.
     keys: tuple[str, ...] = ()
     chosen: frozenset[str] = frozenset()

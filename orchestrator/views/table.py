@@ -160,8 +160,8 @@ def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int) -> Table:
 
 def _below(grid: blocks.Grid, dropped: frozenset[int]) -> Iterator[Text]:
     """What the table leaves out, by row, if that is to be said."""
-    for row in grid.rows if grid.below and dropped else ():
-        facts = [text for i in range(len(row)) if i in dropped and (text := blocks.plain(row[i]))]
+    for row in grid.rows:
+        facts = [text for i in sorted(dropped.intersection(grid.below)) if (text := blocks.plain(row[i]))]
         if facts:
             yield Text(f"{blocks.plain(row[0])}: {', '.join(facts)}", "dim")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 #: ``sm_86``, ``compute_75``; not ``sm_90a``, whose kernels run nowhere else, nor a file ``sm_80.cu``.
@@ -33,6 +34,18 @@ def rewritten(texts: Mapping[Path, str]) -> dict[Path, str]:
             if commands:
                 found[path] = " ".join(f'-e "{command}"' for command in commands)
     return found
+
+
+def commands(rewritten_files: Iterable[tuple[str, str]]) -> str:
+    """A step's lines that put the target's GPU in the place of those that build files name: (path, sed's options)."""
+    files: dict[str, list[str]] = {}
+    for path, options in rewritten_files:
+        files.setdefault(options, []).append(path)
+    lines = [f"sed -i -E {options} {shlex.join(paths)}\n" for options, paths in files.items()]
+    return (f"# {_WHY}\n" if lines else "") + "".join(lines)
+
+
+_WHY = "in this run's copy of the source, the target's GPU replaces those that the build files name"
 
 
 def make_variables(text: str) -> tuple[str, ...]:

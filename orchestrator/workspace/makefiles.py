@@ -19,11 +19,11 @@ from orchestrator.workspace.sources import MAX_SOURCES, read_text
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
 _SET = re.compile(r"^\s*(?:override\s+|export\s+)*([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)$")
-_CONDITION = re.compile(r"^\s*(if|el|en)(?:n?eq|n?def|se|dif)\b")
+_CONDITION = re.compile(r"^\s*(?:(ifn?eq|ifn?def)|endif)\b")
 _RULE = re.compile(r"^([^\s#:=][^:=#]*?)\s*::?(?![:=])\s*([^#;]*)(?:;(.*))?")
 _REFERENCE = re.compile(r"\$(?:\(([^()${}]*)\)|\{([^(){}$]*)\}|([@<^*?+\w]))")
 _AUTOMATIC = re.compile(r"\(?([@<^*])[DF]?\)?")
-_MAKE = re.compile(r"\bmake\s.*?-C\s*(\S+)(?:\s+(\w[\w.-]*))?|\bcd\s+(\S+?)\s*(?:&&|;)\s*(?:\$\(MAKE\)|make)\b")
+_MAKE = re.compile(r"\bmake\s.*?-C\s*(\S+)(?:\s+(\w[\w.-]*))?|\bcd\s+(\S+?)\s*(?:&&|;)\s*make\b")
 _OUTPUT = re.compile(r"(?:^|\s)-o\s*(\S+)")
 #: With ``-p``, or not at all, folders may be there before.
 _MAKES_FOLDERS = re.compile(r"\bmkdir\s+(?!-p)")
@@ -126,12 +126,12 @@ class _Parsed:
         self._variables = {"MAKE": "make"}
         rule: _Rule | None = None
         depth = 0
-        for line in re.sub(r"[ \t]*\\\r?\n[ \t]*", " ", text).splitlines():
+        for line in re.sub(r"[ \t]{0,80}\\\r?\n[ \t]{0,80}", " ", text).splitlines():
             if line.startswith("\t"):
                 if rule is not None:
                     rule.recipe.append(line.strip().lstrip("@-+"))
             elif found := _CONDITION.match(line):
-                depth += {"if": 1, "el": 0, "en": -1}[found[1]]
+                depth += 1 if found[1] else -1
             elif found := _SET.match(line):
                 # Of branches, the first counts, and what is set before them.
                 how = "?" if depth > 0 and found[2] != "+" else found[2]

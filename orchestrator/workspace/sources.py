@@ -26,5 +26,5 @@ def read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(_MAX_READ).decode(errors="replace")
-    except OSError:
+    except (OSError, ValueError):  # a name with a null character
         return ""

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from orchestrator.workspace import architectures
 from orchestrator.workspace.findings import Findings
 
 #: Written to the results folder's .gitignore: runs are data of this machine.
@@ -102,7 +103,7 @@ _NO_TEXT = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 
 
 #: The order of the steps, by their ids; and what a script is for, by a part of its name.
-_ORDER = {"build": 0, "test": 1, "run": 2, "bench": 3, "profile": 4}
+_ORDER = {"build": 0, "test": 1, "run": 2, "python": 2, "bench": 3, "profile": 4}
 _PURPOSES = {"build": "build", "compile": "build", "test": "test", "check": "test", "bench": "bench", "prof": "profile",
              "ncu": "profile"}  # fmt: skip
 
@@ -141,11 +142,11 @@ def _steps(findings: Findings) -> list[_Step]:
     if findings.cuda_programs:
         options = [f"-I{folder}" for folder in findings.include_folders]
         libraries = [f"-l{library}" for library in findings.cuda_libraries]
-        build = [
-            f"{_NVCC} -o {built(name)} {shlex.join([*options, name, *linked, *libraries])}"
-            for name, linked in findings.cuda_programs
-        ]
-        return [_nvcc(build), *_run_those_that_can(findings)]
+        words = [(built(name), [*options, name, *linked, *libraries]) for name, linked in findings.cuda_programs]
+        build = [f"{_NVCC} -o {program} {shlex.join(arguments)}" for program, arguments in words]
+        scripts = _python_steps(findings) if findings.gpu_scripts else []
+        others = [replace(step, id="python") for step in scripts if step.id == "run"]
+        return [_nvcc(build), *_run_those_that_can(findings), *others]
     if findings.gpu_scripts:
         return _python_steps(findings)
     if findings.cuda_sources:
@@ -174,7 +175,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
         return _Step("build", run, "10m", comment, needs=tools)
     return _Step(
         "build",
-        _for_the_target(findings.rewritten) + _logged(run),
+        architectures.commands(findings.rewritten) + _logged(run),
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -185,16 +186,6 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
     )
 
 
-def _for_the_target(rewritten: tuple[tuple[str, str], ...]) -> str:
-    """Commands that put the target's GPU in the place of those that build files name."""
-    files: dict[str, list[str]] = {}
-    for path, options in rewritten:
-        files.setdefault(options, []).append(path)
-    commands = [f"sed -i -E {options} {shlex.join(paths)}\n" for options, paths in files.items()]
-    return (f"# {_REWRITES}\n" if commands else "") + "".join(commands)
-
-
-_REWRITES = "in this run's copy of the source, the target's GPU replaces those that the build files name"
 _RESOURCE_GATES = (
     "gates:                     # uncomment: the build fails above these limits",
     "  - max(build.kernels[*].registers) <= 128",
@@ -293,12 +284,19 @@ def _run_those_that_can(findings: Findings) -> list[_Step]:
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
 
+def _titled(commands: list[str]) -> list[str]:
+    """Each of several prints its name first: figures of one name in two programs are apart then."""
+    if len(commands) < 2:
+        return commands
+    return [f"echo {shlex.quote(f'==> {command} <==')}; {command}" for command in commands]
+
+
 def _run_programs(findings: Findings) -> _Step:
     """Those that need arguments are comments, unless all do."""
     mark = "# " if any(not program.arguments for program in findings.programs) else ""
     lines = [
-        f"{mark}{program.command} {program.arguments}" if program.arguments else program.command
-        for program in findings.programs
+        f"{mark}{line} {program.arguments}" if program.arguments else line
+        for program, line in zip(findings.programs, _titled([p.command for p in findings.programs]), strict=True)
     ]
     run = _run("\n".join(lines), "bench" if findings.prints_times else "run")
     return replace(run, gpu=findings.programs_use_gpu)
@@ -328,7 +326,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""
         steps.append(_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
-        run = "\n".join(f"{python} {shlex.quote(name)}" for name in scripts)
+        run = "\n".join(_titled([f"{python} {shlex.quote(name)}" for name in scripts]))
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
         path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place

@@ -132,7 +132,7 @@ def test_the_live_view_moves_and_leaves_nothing_behind(terminal: Terminal, works
     assert not re.search(r"tick \d", end)
     assert "[2/2]" not in end
     listed = terminal.after("fcctl ps")
-    assert re.search(rf"{run_id}  running\n  spin 2/2", listed)
+    assert re.search(rf"{run_id} +(local +)?running +spin 2/2", listed)
     terminal.type("fcctl logs -f --step spin")
     terminal.until(lambda t: len(re.findall(r"tick \d+ red", t)) > 3)
     terminal.press("C-c")

@@ -52,6 +52,13 @@ def test_how_far_a_test_is(source: str, test: str | None, distance: int) -> None
         assert found[test] == distance
 
 
+def test_imports_are_found_in_each_form(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import a.b as c, d\nfrom e import (\n    f,  # or, g\n    g as h,\n)\nif d:\n    from i.j import k  # late\n"
+    )
+    assert list(changed.imports(tmp_path / "a.py")) == ["a.b", "d", "e.f", "e.g", "i.j.k"]
+
+
 def test_the_nearest_are_chosen_until_the_time_is_over() -> None:
     far = {"tests/unit/a.py": 1, "tests/unit/b.py": 1, "tests/unit/long.py": 2, "tests/unit/c.py": 3}
     seconds = {"tests/unit/a.py": 4.0, "tests/unit/b.py": 2.0, "tests/unit/long.py": 30.0, "tests/unit/c.py": 3.0}

@@ -202,8 +202,8 @@ Candidates small_tilings_around_96(Type type) {
 
 template <int DIM>
 Candidates large_tilings_around_96(Type type) {
-  return both<OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>, WithMask<DIM, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(
-      type);
+  return both<OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>, OfType<DIM, 128, 32, 48, 1, 2, true, 0, false, kAlways>,
+              WithMask<DIM, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(type);
 }
 
 #if PART & 32768

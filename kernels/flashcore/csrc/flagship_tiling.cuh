@@ -97,8 +97,7 @@ struct Tiling {
   static constexpr uint32_t kRowStateBytes = kGroups > 1 ? kGroups * kTileM * 8 : 0;  // maximum and sum
   static constexpr uint32_t kSharedBytes = kQBytes + kRowStateBytes + kGroups * kRingBytes;
   // Whether its threads keep where they are in K and V from tile to tile. Groups of few threads have no registers for it.
-  static constexpr bool kWalks = kGroupThreads >= 128 && kTileN % (kGroupThreads / kLine) == 0 &&
-                                 (kLines == 1 || kTileN % (kGroupThreads / kBehind) == 0);
+  static constexpr bool kWalks = kGroupThreads >= 128 && kTileN % (kGroupThreads / kLine) == 0;
   // Of a device that may choose it among others. Queries read in each step by warps of 32 rows keep fast tensor cores supplied
   // (an mma in 8 cycles or less: 8.0, 9.0); those of 8.6 and 8.9, whose blocks have 99 KB at most, take 16 and want for
   // nothing. (Warps of 16 rows have no registers for them at D = 256.)
@@ -169,20 +168,20 @@ template <typename C, int ROWS, int THREADS, int FIRST = 0, int LINE = C::kRowCh
 __device__ __forceinline__ void copy_rows_from(uint32_t tile, const uint16_t *from, int64_t stride, int left,
                                                unsigned thread) {
   constexpr unsigned kPass = THREADS / LINE;
-  static_assert(ROWS % kPass == 0, "every pass is full");
   const unsigned row = thread / LINE, chunk = FIRST + thread % LINE;
+  const auto mine = [&](unsigned down) { return ROWS % kPass == 0 || row + down < ROWS; };
   if (C::kSharedQ) {
 #pragma unroll
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
-      cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
+      if (mine(down)) cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
   } else if (left >= ROWS) {
 #pragma unroll
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
-      cp_async_16(tile + place_of<C>(row + down, chunk), from, true);
+      if (mine(down)) cp_async_16(tile + place_of<C>(row + down, chunk), from, true);
   } else {
 #pragma unroll 1
     for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride)
-      cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
+      if (mine(down)) cp_async_16(tile + place_of<C>(row + down, chunk), from, static_cast<int>(row + down) < left);
   }
 }
 

@@ -140,7 +140,6 @@ def _detail(raw: Any) -> refusals.ErrorDetail:
         metadata=dict(raw.error_info.metadatas),
         quota_metric=raw.quota_info.metric_name,
         quota_dimensions=dict(raw.quota_info.dimensions),
-        quota_limit=raw.quota_info.limit if raw.quota_info.metric_name else None,
     )
 
 

@@ -52,7 +52,6 @@ class ErrorDetail:
     metadata: Mapping[str, str] = field(default_factory=dict)
     quota_metric: str = ""  # compute.googleapis.com/nvidia_l4_gpus
     quota_dimensions: Mapping[str, str] = field(default_factory=dict)
-    quota_limit: float | None = None
 
 
 def classify(

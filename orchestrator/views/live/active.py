@@ -66,8 +66,8 @@ def print_active(
     for run_id, job, target, state, *facts in rows(states, now, costs):
         lines.append((run_id, job, target, Cell(state, kind=_KINDS.get(state, "")), *facts))
     if lines:
-        narrow = tuple(map(COLUMNS.index, ("NOTE", "JOB", "TARGET", "USD", "AGE", "STEP")))
-        show_blocks(console, [Grid(COLUMNS, tuple(lines), optional=narrow, below=True)])
+        narrow = tuple(map(COLUMNS.index, ("JOB", "TARGET", "NOTE", "USD", "AGE", "STEP")))
+        show_blocks(console, [Grid(COLUMNS, tuple(lines), optional=narrow, below=narrow[2:])])
     else:
         show(console, "no active runs")
     show(console, *machine_lines(money, now))

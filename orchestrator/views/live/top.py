@@ -63,7 +63,7 @@ def top_screen(
     if runs:
         narrow = tuple(map(_COLUMNS.index, ("LEFT", "LOAD", "SPENT", "GPU", "TIME", "STEP")))
         rows = tuple(_row(run, now, budget, plain) for run in runs)
-        yield from rendered(Grid(_COLUMNS, rows, optional=narrow, below=True))
+        yield from rendered(Grid(_COLUMNS, rows, optional=narrow, below=narrow))
     else:
         yield "no active runs; start one: fcctl run JOB", "dim"
 

@@ -116,7 +116,7 @@ def orphan_json(orphan: Orphan) -> dict[str, Any]:
 def print_rows(rows: list[Row], console: Console, now: float) -> None:
     """One line a machine; what does not fit the terminal stands below the table."""
     narrow = tuple(map(_COLUMNS.index, ("WHAT", "ADDRESS", "KIND", "ZONE", "GPU")))
-    show_blocks(console, [Grid(_COLUMNS, tuple(_cells(row, now) for row in rows), optional=narrow, below=True)])
+    show_blocks(console, [Grid(_COLUMNS, tuple(_cells(row, now) for row in rows), optional=narrow, below=narrow)])
 
 
 def _cells(row: Row, now: float) -> Line:

@@ -12,7 +12,7 @@ or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers
 Results in front of it are no part of the name: rates, percentages, decimals of four and more places.
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
-What counts repetitions (``run 3``) is no heading.
+What counts repetitions (``run 3``) is no heading. Above ``==> a <==``, as ``tail`` prints it, all is another program's.
 
 Of a CSV file whose header has a column with a unit, each such column counts, named by the row's text and whole
 numbers; columns that count repetitions are no part of the name::
@@ -334,6 +334,8 @@ _NO_HEADING = re.compile(
     r"\W{0,3}\d|\d:\d\d|\b0x[\da-f]{6}",
     re.IGNORECASE,
 )
+#: Stands above what one of several programs prints, as ``head`` and ``tail`` have it for files.
+_PROGRAM = re.compile(r"==> (.{1,200}) <==")
 _WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _DECIMAL = re.compile(r"\d\.\d")
 _WORDS = re.compile(r"[^\W\d_]+")
@@ -354,6 +356,10 @@ class Headings:
         for line in text:
             yield line
             shown = " ".join(line.split())[:LONGEST_HEADING]
+            if program := _PROGRAM.fullmatch(shown):  # what was printed before it is another program's
+                last = {program[0][:3]: program[1]}
+                self.above = tuple(last.items())
+                continue
             warned, above = _WARNING.search(line) is not None, warned
             if warned or above:  # Python's warning, and the line of source that follows it
                 continue

@@ -57,6 +57,11 @@ def first_job(folder: Path) -> Job:
     return find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
 
 
+def untitled(run: str) -> str:
+    """The commands without what tells their figures apart."""
+    return re.sub(r"echo .* <==\S*; ", "", run)
+
+
 LATENCY = """
 import argparse, json
 parser = argparse.ArgumentParser()
@@ -231,6 +236,33 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
         assert (tmp_path / name).read_text() == after
 
 
+def test_what_only_make_knows_is_left_out(tmp_path: Path) -> None:
+    makefile = """\
+OUT = bin/a
+ifeq ($(OS), Windows_NT)
+OUT = a.exe
+define lines
+x
+endef
+else ifdef MINGW
+OUT := b.exe
+endif
+all: $(OUT) b ./c $(shell ls)
+$(OUT): $(shell find .).cu a.cu
+\t@mkdir -p bin
+\t-nvcc -o $@ $^ $$HOME
+%: %.cu
+\tnvcc -o $@ $<
+./c: ; nvcc $(shell ls).cu -o $@
+b:
+\tcd sub && $(MAKE)
+LOOP = $(LOOP)$(LOOP)
+"""
+    files = {"Makefile": makefile, "a.cu": CUDA, "sub/Makefile": "x: x.c\n\tcc $< -o x\n", "sub/x.c": "int main() {}"}
+    _, run = first_job(repository(tmp_path, files)).steps
+    assert untitled(run.run) == "bin/a\n(cd sub && ./x)\n# ./c ARGUMENTS\n"
+
+
 def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
     makefile = "all: bin/a\nbin/a: obj/a.o\n\t$(CC) -o $@ $<\nobj/%.o: %.c\n\t$(CC) -c $< -o $@\n"
     files = {"Makefile": makefile, "a.c": "int main(void) { return 0; }\n"}
@@ -364,6 +396,28 @@ def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Pa
     assert (tmp_path / "kernels/a b/out").read_text() == "built\n"
 
 
+def test_figures_of_several_programs_stay_apart(tmp_path: Path) -> None:
+    prints = '#include <cstdio>\nint main() { puts("GPU time: %s us"); }\n'
+    files = {"CMakeLists.txt": "add_executable(a a.cpp)\nadd_executable(b b.cpp)\n"}
+    sources = {f"{name}.cpp": prints % time for name, time in (("a", 3), ("b", 4))}
+    run = first_job(repository(tmp_path, {**files, **sources})).steps[1].run
+    (tmp_path / "build").mkdir()
+    for name in "ab":
+        (tmp_path / "build" / name).write_text(f"#!/bin/sh\necho 'GPU time: {ord(name)} us'\n")
+        (tmp_path / "build" / name).chmod(0o755)
+    done = subprocess.run(["bash", "-euc", run], cwd=tmp_path, check=True, capture_output=True, text=True)
+    (tmp_path / "log").write_text(done.stdout)
+    found = readers.read("times", str(tmp_path / "log"))["benchmarks"]
+    assert {b["name"]: b["stats"]["p50"] for b in found} == {"build/a GPU time": 97.0, "build/b GPU time": 98.0}
+
+
+def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:
+    job = first_job(repository(tmp_path, {"a.cu": CUDA, "add.py": TRITON}))
+    assert [(step.id, step.run.strip()) for step in job.steps[1:]] == [
+        ("run", "build/a"), ("python", '"$FCCTL_PYTHON" add.py')
+    ]  # fmt: skip
+
+
 def test_a_folder_may_be_named_as_a_number(tmp_path: Path) -> None:
     names = ("01", "1e5", "on", "ok")
     init(repository(tmp_path, {f"{name}/Makefile": "all:\n\ttrue\n" for name in names}))
@@ -389,7 +443,7 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
 def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
     files = dict(CASES["cmake, programs"][0])
     _, run = first_job(repository(tmp_path / "one", files)).steps
-    assert (run.run, run.needs.gpu) == ("# build/sized ARGUMENTS\nbuild/src/alone\n", True)
+    assert (untitled(run.run), run.needs.gpu) == ("# build/sized ARGUMENTS\nbuild/src/alone\n", True)
     del files["src/CMakeLists.txt"]
     files["CMakeLists.txt"] += "set(EXECUTABLE_OUTPUT_PATH bin)\n"
     assert [step.id for step in first_job(repository(tmp_path / "sized", files)).steps] == ["build"]
@@ -419,7 +473,7 @@ add_subdirectory("sub folder")
         "sub folder/b.cpp": "int main() {}",
     }  # fmt: skip
     _, run = first_job(repository(tmp_path / "one", files)).steps
-    assert (run.run, run.needs.gpu) == ("build/top\n'build/sub folder/b'\n", False)
+    assert (untitled(run.run), run.needs.gpu) == ("build/top\n'build/sub folder/b'\n", False)
     files["CMakeLists.txt"] += "set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)\n"
     _, run = first_job(repository(tmp_path / "two", files)).steps
     assert "-name top" in run.run

@@ -152,8 +152,8 @@ def test_a_limit_that_passed_while_the_computer_slept_stops_the_machine(
     emulator: Emulator, gce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gce.create()  # with a limit of an hour
-    before, awake = emulator.clock.now(), clock._ticks
-    monkeypatch.setattr(clock, "_ticks", lambda: awake() + 2 * 3600)  # two hours asleep
+    before, awake = emulator.clock.now(), clock.elapsed
+    monkeypatch.setattr(clock, "elapsed", lambda: awake() + 2 * 3600)  # two hours asleep
     assert emulator.clock.now() >= before + 7200
     wait_for(lambda: gce.status() == "TERMINATED")
     assert gce.history()[-1] == "deferredStop"

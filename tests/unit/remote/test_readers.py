@@ -634,6 +634,8 @@ def test_long_lines_take_no_long_time(text: str, written: Written) -> None:
         (CACHE, {"8 kB GB/s": 12345.6, "8 kB 2 GB/s": 0.0}, {"8 kB": [2000.0]}),
         ("iter 0: 3 us\n[rep 1 of 2] k: 4 us\nrep 2 of 2: k: 5 us\nsteps=100: 6 us\n", None,
          {"time": [3.0], "k": [4.0, 5.0], "steps=100": [6.0]}),
+        ("==> ./a <==\nWarm-up\nGPU time: 3 us\n==> ./b <==\nGPU time: 4 us\nsum: 1 us\n", None,
+         {"./a GPU time": [3.0], "./b GPU time": [4.0], "sum": [1.0]}),
         (RUNS, None, {"Benchmark 1: ./a Time": [12300.0], "Benchmark 2: ./b Time": [22300.0]}),
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),

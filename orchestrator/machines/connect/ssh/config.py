@@ -222,10 +222,10 @@ def _path(text: str) -> Path:
     return Path(os.path.expandvars(text)).expanduser()
 
 
-def aliases(config: Path | None = None) -> list[str]:
-    """Every plain name of a ``Host`` line, no pattern, in the file's order; none of a file that cannot be read."""
-    config = config or Path.home() / ".ssh" / "config"
-    return list(dict.fromkeys(_names(config, _DEPTH)))
+def aliases() -> list[str]:
+    """Every plain name of a ``Host`` line of ~/.ssh/config, no pattern, in the file's order; none if it cannot be
+    read."""
+    return list(dict.fromkeys(_names(Path.home() / ".ssh" / "config", _DEPTH)))
 
 
 def _names(file: Path, depth: int) -> Iterator[str]:
