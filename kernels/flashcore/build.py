@@ -105,7 +105,7 @@ def build(
     if "kernels" not in record:  # read after the build, so that a missing reader is not remembered
         record.update(_resources(variant, home))
     code = apart.code_in(home, home / LOG)
-    files = [home / LIBRARY, *([code.file] if code else [])]
+    files = [*sorted(home.glob("kernel*.so")), *([code.file] if code else [])]
     record.update(cached=cached, duration_s=round(time.perf_counter() - started, 3), artifacts=[str(f) for f in files])
     named = label or variant.label(configuration)
     return Built(variant, configuration, home / LIBRARY, home / LOG, record, named, code)
