@@ -15,12 +15,11 @@ of them 1; a mask of keys alone is padding, left or right, which the kernel itse
 the upper left corner.) All else is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)``
 where its shape is that of the query, and is contiguous where it is not.
 
-A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask, and its kernels
-for a processor. (cuDNN's gives other numbers, FlashAttention's takes no mask.)
+``extended`` computes windows, softcap and ALiBi (D = 64, 128); where it cannot, they are computed by their definition.
+A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask.
 
 Forward only: an output that depends on what wants a gradient says so when the gradient is asked for; forward-mode
-gradients are refused at once. The operator has a
-fake implementation, so ``torch.compile`` and ``torch.export`` take it, and follows autocast as PyTorch's does.
+gradients are refused at once. ``torch.compile`` and ``torch.export`` take the operator; autocast is PyTorch's.
 
 :func:`attention` calls the kernel without PyTorch's dispatcher where nothing could notice: no compiler, no autocast, no
 gradient, no tensor subclass, no mode, no trace, no profiler.
@@ -86,9 +85,9 @@ def attention(
     """``softmax(scale * query key^T) value`` for [B, H, S, D] tensors; arguments as ``scaled_dot_product_attention``,
     and ``lower_right``: query i sees key j only where j <= i + S_kv - S_q (and ``attn_mask`` lets it).
 
-    ``window``, ``softcap`` and ``alibi_slopes`` (float32, [H] or [B, H]) are FlashAttention's: query i, at key p = i +
-    S_kv - S_q (p = i with ``is_causal``), sees keys p - left to p + right (-1: all); a score s becomes softcap *
-    tanh(s / softcap), less slope * |p - j|.
+    ``window``, ``softcap``, ``alibi_slopes`` (float32, [H] or [B, H]) are FlashAttention's: query i, at key
+    p = i + S_kv - S_q (p = i with ``is_causal``), sees keys p - left to p + right (-1: all); a score s becomes
+    softcap * tanh(s / softcap), less slope * |p - j|.
 
     Raises:
         Unsupported: when a gradient through the output is asked for; dropout together with one of the last three.
@@ -380,10 +379,7 @@ def _no_backward(_context: Any, *_gradients: Any) -> None:
 def _autocast(device: str) -> Any:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))  # noqa: SLF001
 
-    def cast(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-        *others: Any, **named: Any,
-    ) -> torch.Tensor:  # fmt: skip
+    def cast(query: Any, key: Any, value: Any, attn_mask: Any = None, *others: Any, **named: Any) -> torch.Tensor:
         dtype = torch.get_autocast_dtype(device)
 
         def lowered(x: Any) -> Any:

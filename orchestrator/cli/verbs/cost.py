@@ -45,6 +45,8 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
     cli.show({**made.as_json(), "prices": prices}, lambda: print_cost_plan(made, cli.console, zones=zones))
     if old is not None:
         cli.note(f"note: {old}")
+    if on.builder is not None:
+        cli.note(f"note: without {on.builder}, which may compile for it: fcctl run {job} --on {on.name} --dry-run")
 
 
 @cost.command()

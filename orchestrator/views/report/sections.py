@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from urllib.parse import quote
 
 from orchestrator.base.clock import epoch
@@ -191,7 +192,7 @@ def _levers(report: Report) -> Iterator[Block]:
 def _tunings(report: Report) -> Iterator[Block]:
     for one in report.tunings:
         yield Heading(one.label, f"on {one.machine}{report.suffix(one.run)}")
-        yield from search_blocks(one)
+        yield from islice(search_blocks(one), 1, None)  # its verdict is among the report's first sentences
 
 
 #: Parts of a machine's time before the first step and after the last one, in their order.

@@ -193,4 +193,4 @@ def test_the_command_prints_its_url_and_ends_when_told(tmp_path: Path) -> None:
     assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE=" + done.out.strip() + "/compute/v1/" in done.err
     (tmp_path / "faults.yaml").write_text("- {do: explode}\n")
     done = run_fcctl("emulator", "--faults", "faults.yaml", cwd=tmp_path)
-    assert (done.code, "faults[0].do" in done.err) == (3, True)
+    assert (done.code, "unknown key 'explode' in faults" in done.err) == (3, True)

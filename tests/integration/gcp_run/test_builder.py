@@ -137,6 +137,7 @@ def test_its_worst_case_counts_against_the_caps(laptop: Callable[..., Laptop]) -
     alone = str(round(plan["usd"] + plan["builder_usd"] / 2, 4))
     refused = workspace.fcctl("run", "quick", "--on", "l4", "--budget", alone, check=5)
     assert "builder, which compiles for it, may cost $" in refused.stderr
+    assert "without builder, which may compile" in workspace.fcctl("cost", "plan", "quick", "--on", "l4").stderr
     assert workspace.on() == {}
 
 
@@ -168,6 +169,8 @@ def test_a_killed_controller_leaves_none_on(line: int, laptop: Callable[..., Lap
         scheduling = [m.resource["scheduling"] for m in workspace.cloud.world.machines.values()
                       if m.path.endswith(f"/{workspace.instance}-builder")]  # fmt: skip
     assert all(one["maxRunDuration"] and one["instanceTerminationAction"] == "STOP" for one in scheduling)
+    if "RUNNING" in workspace.on().values():
+        assert f"{workspace.instance}-builder" in workspace.fcctl("hosts", "audit", check=None).stdout
     wait_for(lambda: not workspace.active() or not workspace.fcctl("ps"))
     assert set(workspace.on().values()) <= {"TERMINATED"}
     assert workspace.record("l4")["status"] == "error"

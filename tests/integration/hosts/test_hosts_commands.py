@@ -62,17 +62,18 @@ def test_a_machine_that_a_search_made_is_known_by_its_name(workspace: CloudWorks
 
 
 def test_runs_on_a_machine_that_is_up_leave_it_on(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    # What a run waits for in real time moves the cloud's: on a busy computer by tens of minutes.
-    workspace.type("hosts", "up", "l4", "--minutes", "180", "--yes", check=0)
+    # What a run waits for in real time moves the cloud's: on a busy computer by hours.
+    workspace.target("long", instance="long", max_run_minutes=1400)
+    workspace.type("hosts", "up", "long", "--minutes", "1400", "--yes", check=0)
     for _ in range(2):
-        done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+        done = workspace.type("run", "noop", "--on", "long", "--yes", check=0)
         assert "stays on, because fcctl hosts up started it" in done.err
-    assert row(workspace)["machine"]["verdict"] == "up"
+    assert row(workspace, "long")["machine"]["verdict"] == "up"
     cloud.advance(45 * 60)  # past the runs' own timers
     assert billed(cloud) != []
-    cloud.advance(136 * 60)
+    cloud.advance(1400 * 60)
     assert billed(cloud) == []
-    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)  # woken by the run itself: it is let go again
+    workspace.type("run", "noop", "--on", "long", "--yes", check=0)  # woken by the run itself: it is let go again
     assert billed(cloud) == []
 
 
