@@ -34,6 +34,11 @@ from flashcore.errors import FlashcoreError, LaunchFailed
 from flashcore.extras import Scores
 from flashcore.shapes import Shape
 
+#: What the other process must know of a variant in order to launch it.
+OF_A_LAUNCH = (
+    "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "lower_right", "masks", "scores", "packed",
+    "pages", "alignment", "told", "eight_bits",
+)  # fmt: skip
 #: An empty request takes no longer than this, whatever was measured: it is taken off each sample.
 MAX_EMPTY_US, EMPTIES = 200.0, 101
 #: How long a process may take to start, and to answer.
@@ -176,12 +181,8 @@ class Runner:
     # -------------------------------------------------------------------------------------------- subjects
     def kernel(self, built: Built) -> Kernel:
         """The kernel of a library, loaded there. Raises: as of :class:`flashcore.launch.Kernel`."""
-        named = (
-            "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "lower_right", "masks", "scores",
-            "alignment", "told", "eight_bits",
-        )  # fmt: skip
         about = {
-            "variant": {name: getattr(built.variant, name) for name in named},
+            "variant": {name: getattr(built.variant, name) for name in OF_A_LAUNCH},
             "configuration": built.configuration,
             "library": str(built.library),
             "label": built.label,

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 
-from flashcore import inputs, reference, registry, shapes
+from flashcore import inputs, reference, registry, separate, shapes
 from flashcore.errors import UsageError
 from flashcore.registry import Constraint, Parameter, Variant
 from tests.support.tiers import sampled
@@ -113,3 +115,18 @@ def test_the_missions_compulsory_traffic() -> None:
     assert shared_heads.tensor_bytes == shared_heads.input_bytes + 2 * 128 * 32
     longer_keys = shapes.Shape(1, 2, 3, 64, S_kv=5)
     assert (longer_keys.tensor_bytes, longer_keys.input_bytes) == (2 * 128 * 16, 2 * 128 * 13)
+
+
+def test_the_kernels_process_knows_all_that_decides_a_launch() -> None:
+    of_builds = {
+        "source",
+        "summary",
+        "parameters",
+        "constraints",
+        "chooses",
+        "tilings",
+        "libraries",
+        "library_of",
+        "common",
+    }
+    assert {field.name for field in fields(Variant)} - of_builds == set(separate.OF_A_LAUNCH)
