@@ -8,7 +8,6 @@ import torch
 from flashcore import inputs, reference, registry, separate, shapes
 from flashcore.errors import UsageError
 from flashcore.registry import Constraint, Parameter, Variant
-from tests.support.tiers import sampled
 
 
 def variant() -> Variant:
@@ -46,17 +45,14 @@ def test_the_space_is_every_legal_configuration_once_defaults_first() -> None:
     assert sorted(found) == [(32, 32), (32, 64), (32, 128), (64, 32), (64, 64)]
 
 
-@pytest.mark.parametrize(
-    "entry", sampled(registry.VARIANTS.values(), set(registry.VARIANTS) - {"flagship", "fp8"}, lambda v: v.name)
-)
+@pytest.mark.parametrize("entry", registry.VARIANTS.values(), ids=lambda v: v.name)
 def test_every_registered_variant_is_complete(entry: Variant) -> None:
     assert entry.source.is_file()
     assert entry.device in registry.DEFAULTS
     assert entry.configure() == next(entry.space())
-    for settled in ({}, dict(list(entry.configure().items())[:1])):
-        assert list(entry.space(settled)) == [
-            c for c in entry.space() if all(c[name] == value for name, value in settled.items())
-        ]
+    most = list(entry.configure().items())
+    some, more = dict(most[:-4]), dict(most[:-3])  # of the flagship all are a quarter of a million
+    assert list(entry.space(more)) == [c for c in entry.space(some) if c.items() >= more.items()]
     assert "flashcore_forward" in entry.source.read_text(encoding="utf-8")
 
 
