@@ -5,7 +5,7 @@
     out = attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=True)
 
 Arguments are those of FlashAttention's ``flash_attn_varlen_func``. The kernel (csrc/extended.cu) reads the lengths on
-the GPU: nothing waits for it, and a CUDA graph's replays use those of the day, up to the longest that it was captured
+the GPU: nothing waits for it, and each replay of a CUDA graph reads them anew, up to the longest that it was captured
 with. Where no kernel takes the tensors (as :mod:`flashcore.attention` says), attention is computed by its definition,
 one sequence at a time.
 """

@@ -5,7 +5,7 @@
     out = attention_paged(q, key_cache, value_cache, block_table, seqlens_k)
 
 For a decoding step. The kernel (csrc/decode.cu, compiled for pages) reads table and lengths on the GPU: nothing waits
-for it, and a CUDA graph's replays use those of the day. Where no kernel takes the tensors, attention is computed by its
+for it, and each replay of a CUDA graph reads them anew. Where no kernel takes the tensors, attention is computed by its
 definition, one batch at a time.
 """
 

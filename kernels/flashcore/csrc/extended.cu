@@ -3,7 +3,7 @@
 // does not ask for is a branch that all threads take alike.
 //
 // Of packed sequences each block reads where its own begins and ends. Lengths are never read on the host, so that a launch
-// waits for nothing and a CUDA graph's replays see those of the day; blocks behind a short sequence's end return.
+// waits for nothing and each replay of a CUDA graph reads them anew; blocks behind a short sequence's end return.
 
 #include <cmath>
 
