@@ -147,8 +147,8 @@ _held: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
 
 
 def claim_within(seconds: float, clock: Clock, claim: Callable[[], T | None]) -> T | None:
-    """What ``claim`` returns once it is not None; None if that takes longer than ``seconds``: its owner does more than
-    to look at it."""
+    """Calls ``claim`` until it returns something else than None, and returns that; None after ``seconds``. A process
+    that only reads a file's state holds its lock for a moment; one that works on it holds it for longer."""
     limit = clock.monotonic() + seconds
     while (claimed := claim()) is None and clock.monotonic() < limit:
         clock.sleep(0.1)
@@ -217,7 +217,7 @@ class OwnerLock:
 
 
 def owner_of(path: Path) -> dict[str, Any] | None:
-    """What the owner wrote about itself (pid, host, started), for messages; None if unreadable."""
+    """The pid, host and start time that the lock's owner has written to ``path``, for messages; None if unreadable."""
     try:
         owner = json.loads(path.read_bytes())
     except (OSError, ValueError):

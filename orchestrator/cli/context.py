@@ -1,5 +1,5 @@
-"""What every verb gets: the global options, which may stand before or after it, the streams, and the way to the
-workspace; amounts, and the options that accept a price."""
+"""The object that every verb gets: global options, given before or after the verb, output streams, and the workspace.
+Also option types for amounts, and the options that accept a price."""
 
 from __future__ import annotations
 

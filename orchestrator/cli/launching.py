@@ -1,5 +1,5 @@
-"""What ``fcctl run`` and ``fcctl tune`` share: the options of a launch, the source of ``--rev`` from git, and the way
-from a plan to the run's end."""
+"""Code that ``fcctl run`` and ``fcctl tune`` share: their common options, the git checkout of ``--rev``, and how a
+planned run is started and followed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class StockoutFault(BaseModel):
 
 
 class Effect(BaseModel):
-    """What happens to a request: exactly one of these."""
+    """The fault that is applied to a request: exactly one of the fields is set."""
 
     model_config = WRITTEN
 

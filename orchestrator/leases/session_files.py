@@ -122,7 +122,7 @@ class SessionFiles:
         return FileJournal(self._folder / session_id / JOURNAL, self._clock).entries()
 
     def ends(self) -> Iterator[dict[str, Any]]:
-        """How the sessions ended that are over, oldest first."""
+        """The records of how closed sessions ended, oldest first."""
         ends = (_object(self._folder / name / END) for name in self._ids())
         return (end for end in ends if end is not None)
 

@@ -84,14 +84,14 @@ class Cluster:
         from distributed import LocalCluster as Scheduler
 
         security = settings.security(self._pem)
-        scheduler = Scheduler(  # type: ignore[no-untyped-call]
+        scheduler = Scheduler(  # type: ignore[no-untyped-call]  # Dask is half typed
             n_workers=0, host="127.0.0.1", protocol="tls://" if security else "tcp://", security=security,
             dashboard_address=None, silence_logs=False,
         )  # fmt: skip
         self._ending.callback(scheduler.close, timeout=CLOSE_S)
         address: str = scheduler.scheduler_address
         self._pool.tell(address, self._pem)
-        self._client = Client(scheduler, set_as_default=False, security=security)  # type: ignore[no-untyped-call]
+        self._client = Client(scheduler, set_as_default=False, security=security)  # type: ignore[no-untyped-call]  # as above
         self._ending.callback(self._client.close, timeout=CLOSE_S)
         self._calls = Calls(self._client)
         self._wait()

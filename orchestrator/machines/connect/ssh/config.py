@@ -280,7 +280,7 @@ def fingerprint(blob: bytes) -> str:
 def _lines(file: Path) -> Iterator[tuple[str, KnownKey]]:
     try:
         text = file.read_text(errors="replace")
-    except OSError:  # absent, or not ours to read: it vouches for nobody
+    except OSError:  # absent or unreadable: no host key is known from it
         return
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
