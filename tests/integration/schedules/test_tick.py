@@ -121,7 +121,7 @@ def test_a_killed_firing_is_reported_and_its_run_is_picked_up(
     due_now(records)
     fcctl("schedule", "tick")
     active = tmp_path / "ws" / "results" / "active"
-    wait_for(lambda: any('"submitted"' in p.read_text() for p in active.glob("*/journal.jsonl")))
+    wait_for(lambda: any('"submitted"' in p.read_text() for p in active.glob("[!.]*/journal.jsonl")))
     lock = json.loads((tmp_path / "ws" / "results" / "schedules" / "often.firing.lock").read_text())
     os.killpg(lock["pid"], signal.SIGKILL)  # the firing and its `fcctl run`; the run itself is in its own session
     wait_for(lambda: not records.at_work("often"))
