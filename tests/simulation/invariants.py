@@ -48,7 +48,8 @@ def _check_results(episode: Episode, services: Services, guest: Guest, run_id: s
             raise Violation(f"nobody remembers {run_id}, whose results are on the machine")
         return
     record = store.get(run_id)
-    if len(episode.workspaces) > 1 and record.status == "lost" and "is gone" in (record.message or ""):
+    deleted = any(words in (record.message or "") for words in ("is gone", "was deleted with its disk"))
+    if len(episode.workspaces) > 1 and record.status == "lost" and deleted:
         return  # who shares nothing with the run cannot know that its results are on the disk that is deleted
     given_up = "-builder-" in run_id and record.status in ("lost", "preempted", "over_budget")
     if given_up and not guest.goes_on(guest.runs[run_id]):
@@ -153,7 +154,9 @@ def _check_ledger(episode: Episode, services: Services) -> None:
     known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
     cloud = episode.cloud
     true = sum(map(cloud.seconds, cloud.billed))
-    if known > true + 1.0 * len(cloud.billed):
+    # A machine that is stopped before it runs is not billed; the ledger counts its minute.
+    stopped_before = cloud.asked.keys() - {time.operation for time in cloud.billed}
+    if known > true + 1.0 * len(cloud.billed) + 60.0 * len(stopped_before):
         raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")
     if cloud.only_fcctl_starts and known < true - 60.0:
         raise Violation(f"the ledger has {known:.0f} s of {true:.0f} s that were billed")
