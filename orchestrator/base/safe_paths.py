@@ -8,7 +8,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -80,6 +80,29 @@ def _acts(part: str) -> bool:
 def folded(path: str) -> str:
     """The key of ``path`` on a file system that ignores case and Unicode form: equal keys are one file."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
+
+
+def ignores_case(folder: Path) -> bool:
+    """Whether ``folder``'s disk has one file for all spellings of a name; False where that cannot be seen."""
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except OSError:
+        return False
+    other = next((name.swapcase() for name in names if name.swapcase() not in names), None)
+    return other is not None and os.path.lexists(folder / other)
+
+
+def spelled(path: Path) -> Path:
+    """``path``, which is absolute, as a disk that ignores case spells it."""
+    place = Path(path.anchor)
+    for part in path.parts[1:]:
+        name = part
+        if part.swapcase() != part and os.path.lexists(place / part.swapcase()):
+            with suppress(OSError):
+                names = [path.name for path in place.iterdir() if folded(path.name) == folded(part)]
+                name = part if part in names else names[0]
+        place /= name
+    return place
 
 
 def _part_is_safe(part: str) -> bool:
