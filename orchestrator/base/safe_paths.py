@@ -83,25 +83,20 @@ def folded(path: str) -> str:
 
 
 def ignores_case(folder: Path) -> bool:
-    """Whether ``folder``'s disk has one file for all spellings of a name; False where that cannot be seen."""
-    try:
-        names = {path.name for path in folder.iterdir()}
-    except OSError:
-        return False
-    other = next((name.swapcase() for name in names if name.swapcase() not in names), None)
-    return other is not None and os.path.lexists(folder / other)
+    """Whether ``folder``'s disk has one file for all spellings of a name; False if its own name has no letters."""
+    other = folder.parent / folder.name.swapcase()
+    return other != folder and other.exists() and folder.exists() and other.samefile(folder)
 
 
 def spelled(path: Path) -> Path:
     """``path``, which is absolute, as a disk that ignores case spells it."""
     place = Path(path.anchor)
     for part in path.parts[1:]:
-        name = part
-        if part.swapcase() != part and os.path.lexists(place / part.swapcase()):
-            with suppress(OSError):
-                names = [path.name for path in place.iterdir() if folded(path.name) == folded(part)]
-                name = part if part in names else names[0]
-        place /= name
+        names = [part]
+        with suppress(OSError):
+            if ignores_case(place / part):
+                names = [one.name for one in place.iterdir() if folded(one.name) == folded(part)]
+        place /= part if part in names else names[0]
     return place
 
 
