@@ -203,6 +203,7 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
     if this is None:
         return
     fastest = min(earlier, key=lambda head: head.p50, default=None)
+    others: tuple[tuple[str, Headline | None], ...]
     others = (("the run before", next(iter(earlier), None)), ("the best before", fastest))
     if earlier and fastest is earlier[0]:
         others = (("the run before, the best so far", fastest),)
