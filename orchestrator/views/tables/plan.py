@@ -43,7 +43,7 @@ def schedules_grid(schedules: Sequence[ScheduleStatus]) -> Grid:
         cap = f" of {usd(s.schedule.per_month_usd)}" if s.schedule.per_month_usd is not None else ""
         month, when = f"{usd(s.spent_this_month_usd)}{cap}", Cell(clean(s.schedule.cron, 60), kind="code")
         rows.append((s.name, clean(s.schedule.job, 40), clean(s.schedule.on, 60), when, due, month, _last(s)))
-    header = ("schedule", "job", "on", "cron", "next (local)", "this month", "last")
+    header = ("schedule", "job", "target", "cron", "next (local)", "this month", "last")
     return Grid(header, tuple(rows), "Scheduled jobs", optional=(3,))
 
 
