@@ -79,12 +79,15 @@ def inspect_folder(folder: Path) -> Findings:
     bench = next(iter(benches), None)
     text = read_text(folder / bench) if bench else ""
     option = _OUT.search(text)
+    built = _built(folder, bench)
     return replace(
-        _built(folder, bench),
+        built,
         bench_out=option[0].strip("\"'") if option else None,
         bench_reads="flashcore" if option and _FLASHCORE.search(text) and "p50" in text else None,
-        shell_scripts=(*_shell_scripts(folder), *((name, False) for name in benches[1:MAX_SOURCES])),
-    )
+        shell_scripts=(
+            *_shell_scripts(folder), *((name, False) for name in benches[1:MAX_SOURCES]), *built.shell_scripts
+        ),
+    )  # fmt: skip
 
 
 def has_build(folder: Path) -> bool:
@@ -122,8 +125,9 @@ def _benches(folder: Path) -> list[str]:
 
 
 def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
-    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top are only named."""
-    for pattern in ("scripts/*.sh", "*.sh"):
+    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top, and notebooks, are
+    only named."""
+    for pattern in ("scripts/*.sh", "*.sh", "*.ipynb"):
         for path in sorted(folder.glob(pattern))[:MAX_SOURCES]:
             if path.name.isprintable():
                 here = path.parent != folder and not _ELSEWHERE.search(read_text(path))
@@ -144,7 +148,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
     script = _TEST_SCRIPT if not tests and _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)) else ""
     found = replace(
         found, python_tests=tests or bool(script), python_test_script=script, python_bench=bench,
-        uses_nvcc=bool(kernels), python_build=python,
+        uses_nvcc=bool(kernels), python_build=python, requirements=(folder / "requirements.txt").is_file(),
     )  # fmt: skip
     for builder, names in () if python else _BUILDERS.items():
         if name := next((name for name in names if (folder / name).is_file()), None):
@@ -204,7 +208,8 @@ def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str]
 
 def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
     """Of a folder without build files: programs for nvcc, and scripts that compile kernels when they run."""
-    names = tuple(itertools.islice((name for name, text in texts.items() if MAIN.search(text)), MAX_SOURCES))
+    names = [name for name, text in texts.items() if MAIN.search(text)]
+    names, left_out = names[:MAX_SOURCES], names[MAX_SOURCES : 10 * MAX_SOURCES]
     extensions, kernel_scripts = gpu_scripts(folder)
     scripts = (*extensions, *kernel_scripts)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
@@ -218,6 +223,7 @@ def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
         include_folders=tuple(_include_folders(folder, {name: texts[name] for name in (*names, *alone)})),
         programs=tuple(Program(starter.built(name), arguments([texts[name]])) for name in names),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),
+        shell_scripts=tuple((name, False) for name in left_out),
         gpu_scripts=scripts, script_tools=("torch",) * uses_torch + ("nvcc",) * bool(extensions),
     )  # fmt: skip
 
