@@ -103,13 +103,9 @@ def statistic(samples: Floats, metric: str) -> Floats:
     of launches and of ratios it is geometric."""
     import numpy as np
 
-    if metric == "mean":
-        return np.asarray(samples.mean(axis=-1))
-    if metric == "min":
-        return np.asarray(samples.min(axis=-1))
-    if metric == "p50":
-        return np.asarray(np.median(samples, axis=-1))
-    return np.asarray(np.percentile(samples, {"p90": 90, "p99": 99}[metric], axis=-1))
+    if metric in ("p90", "p99"):
+        return np.asarray(np.percentile(samples, int(metric[1:]), axis=-1))
+    return np.asarray({"mean": np.mean, "min": np.min, "p50": np.median}[metric](samples, axis=-1))
 
 
 def block_length(samples: Floats) -> int:

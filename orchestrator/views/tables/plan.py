@@ -43,7 +43,7 @@ def schedules_grid(schedules: Sequence[ScheduleStatus]) -> Grid:
         cap = f" of {usd(s.schedule.per_month_usd)}" if s.schedule.per_month_usd is not None else ""
         month, when = f"{usd(s.spent_this_month_usd)}{cap}", Cell(clean(s.schedule.cron, 60), kind="code")
         rows.append((s.name, clean(s.schedule.job, 40), clean(s.schedule.on, 60), when, due, month, _last(s)))
-    header = ("schedule", "job", "on", "cron", "next (local)", "this month", "last")
+    header = ("schedule", "job", "target", "cron", "next (local)", "this month", "last")
     return Grid(header, tuple(rows), "Scheduled jobs", optional=(3,))
 
 
@@ -97,7 +97,8 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "usd_per_hour": saved.worst_machine_rate,
             "rest_usd_per_hour": saved.rest_rate,
             "egress_usd": saved.egress_usd,
-            "builder_usd": saved.builder.worst_case_usd if saved.builder is not None else 0.0,
+            "builder_usd": saved.builder_usd,
+            "total_usd": saved.worst_case_usd_with_builder,
         },
         "spot": spot.as_json() if spot is not None else None,
     }
@@ -124,13 +125,15 @@ def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = 
         gates = "\n".join(gate_text(g) for g in step.gates)
         table.add_row(step.id + here.get(step.id, ""), _limit(step), _needs(step.needs), gates)
     cheaper = [f"            {spot.text}"] if spot is not None else []
-    show(console, table, *_gpu_idle(plan.idle), *_worst_case(saved), *_builder(saved.builder), *cheaper)
+    show(console, table, *_gpu_idle(plan.idle), *_worst_case(saved), *_builder(saved), *cheaper)
 
 
-def _builder(saved: SavedPlan | None) -> Iterator[str]:
-    if saved is not None:
-        limit = f": the cloud stops it after {duration(saved.fence_s)}" if saved.fence_s is not None else ""
-        yield f"builder     {saved.target.name} compiles, for ${saved.worst_case_usd:.2f} more at most{limit}"
+def _builder(saved: SavedPlan) -> Iterator[str]:
+    if (there := saved.builder) is not None:
+        limit = f"; the cloud stops it after {duration(there.fence_s)}" if there.fence_s is not None else ""
+        price = f"${there.worst_case_usd:.2f} more at most, at ${there.worst_rate:.2f} an hour{limit}"
+        yield f"builder     {there.target.name} compiles: {price}"
+        yield f"total       ${saved.worst_case_usd_with_builder:.2f} at most"
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:

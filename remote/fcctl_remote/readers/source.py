@@ -98,7 +98,7 @@ def load_json(path: str) -> Any:
     except ValueError as error:
         raise ReaderError(
             "%s: not JSON: %s" % (path, clean(error)),
-            "what wrote the file may have been killed meanwhile; to check it: python3 -m json.tool FILE",
+            "the program that wrote the file may have been killed; to check the file: python3 -m json.tool FILE",
         ) from None
 
 

@@ -23,7 +23,7 @@ KNOWN = (
     ),
     _known(
         r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
-        "nvcc is not on PATH, or torch is one for the CPU: set CUDA_HOME=/usr/local/cuda and "
+        "nvcc is not on PATH, or torch is built for the CPU only: set CUDA_HOME=/usr/local/cuda and "
         "PATH=$CUDA_HOME/bin:$PATH, or install the CUDA toolkit; see what fcctl found: fcctl preflight",
     ),
     _known(
@@ -79,7 +79,7 @@ KNOWN = (
     ),
     _known(
         r"Ninja is required to load C\+\+ extensions|ninja: (command )?not found|directory: 'ninja'",
-        'ninja is missing there: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
+        'ninja is missing on the machine: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
     ),
     _known(
         r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
