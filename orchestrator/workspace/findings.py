@@ -30,7 +30,8 @@ class Findings:
     python_bench: str | None = None  # a script that times something
     bench_out: str | None = None  # its option for the file of its figures
     bench_reads: str | None = None  # the reader for that file
-    shell_scripts: tuple[tuple[str, bool], ...] = ()  # and whether each may be a step; other benchmarks may not
+    shell_scripts: tuple[str, ...] = ()  # that may be a step
+    others: tuple[str, ...] = ()  # that a person may want to run, as scripts that need arguments
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.workspace import architectures, cmake, makefiles, starter
 from orchestrator.workspace.findings import Findings
-from orchestrator.workspace.programs import MAIN, Program, arguments
+from orchestrator.workspace.programs import MAIN, Program, arguments, script_needs_arguments
 from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
 
 _PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
@@ -53,14 +53,7 @@ _KERNEL = re.compile(
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
 #: Triton's tutorials end with ``benchmark.run(print_data=True)``.
 _SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
-_BENCHES = (
-    "bench.py",
-    "benchmark.py",
-    "benchmarks.py",
-    "benchmarks/bench*.py",
-    "benchmark/bench*.py",
-    "bench/bench*.py",
-)
+_BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/bench*.py")
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
@@ -76,18 +69,19 @@ _ELSEWHERE = re.compile(r"^[^#\n]*\b(?:gcloud|ssh|scp|rsync)\b", re.MULTILINE)
 def inspect_folder(folder: Path) -> Findings:
     """What there is to build in ``folder``."""
     benches = _benches(folder)
-    bench = next(iter(benches), None)
+    bench = next((name for name in benches if not script_needs_arguments(read_text(folder / name))), None)
     text = read_text(folder / bench) if bench else ""
     option = _OUT.search(text)
     built = _built(folder, bench)
+    scripts = dict(_shell_scripts(folder))
+    others = [*(n for n, here in scripts.items() if not here), *(n for n in benches[:MAX_SOURCES] if n != bench)]
     return replace(
         built,
         bench_out=option[0].strip("\"'") if option else None,
         bench_reads="flashcore" if option and _FLASHCORE.search(text) and "p50" in text else None,
-        shell_scripts=(
-            *_shell_scripts(folder), *((name, False) for name in benches[1:MAX_SOURCES]), *built.shell_scripts
-        ),
-    )  # fmt: skip
+        shell_scripts=tuple(name for name, here in scripts.items() if here),
+        others=(*others, *built.others),
+    )
 
 
 def has_build(folder: Path) -> bool:
@@ -110,12 +104,7 @@ def _python_build(folder: Path) -> str | None:
 
 def _benches(folder: Path) -> list[str]:
     """The scripts that time something, the likeliest first: at the top, with ``--out``, named as the folder."""
-    paths = [
-        path
-        for pattern in _BENCHES
-        for path in sorted(folder.glob(pattern))
-        if path.is_file() and path.name.isprintable()
-    ]
+    paths = [p for glob in _BENCHES for p in sorted(folder.glob(glob)) if p.is_file() and p.name.isprintable()]
     name = re.sub(r"\W", "_", folder.resolve().name).lower()
 
     def unlikely(path: Path) -> tuple[bool, bool]:
@@ -212,6 +201,8 @@ def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
     names, left_out = names[:MAX_SOURCES], names[MAX_SOURCES : 10 * MAX_SOURCES]
     extensions, kernel_scripts = gpu_scripts(folder)
     scripts = (*extensions, *kernel_scripts)
+    left_out += [name for name in scripts if script_needs_arguments(read_text(folder / name))]
+    scripts = tuple(name for name in scripts if name not in left_out)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     kernels = found.cuda_sources
@@ -223,7 +214,7 @@ def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
         include_folders=tuple(_include_folders(folder, {name: texts[name] for name in (*names, *alone)})),
         programs=tuple(Program(starter.built(name), arguments([texts[name]])) for name in names),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),
-        shell_scripts=tuple((name, False) for name in left_out),
+        others=tuple(left_out),
         gpu_scripts=scripts, script_tools=("torch",) * uses_torch + ("nvcc",) * bool(extensions),
     )  # fmt: skip
 

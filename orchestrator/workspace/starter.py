@@ -48,6 +48,7 @@ title: {_title(steps)}
 
 steps:
 """
+    others += findings.others
     rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
     if findings.programs and not any(step.id in ("run", "bench") for step in steps):
         programs = _step_text(replace(_run_programs(findings), notes=()))
@@ -69,13 +70,13 @@ _PURPOSES = {"build": "build", "compile": "build", "test": "test", "check": "tes
              "ncu": "profile"}  # fmt: skip
 
 
-def _with_scripts(steps: list[_Step], scripts: tuple[tuple[str, bool], ...]) -> tuple[list[_Step], list[str]]:
+def _with_scripts(steps: list[_Step], scripts: tuple[str, ...]) -> tuple[list[_Step], list[str]]:
     """The steps with those that only a shell script has; and the scripts that are in none."""
     added: dict[str, _Step] = {}
     others = []
-    for script, works_here in scripts:
+    for script in scripts:
         name = script.rpartition("/")[2]
-        purpose = next((step for part, step in _PURPOSES.items() if part in name), "") if works_here else ""
+        purpose = next((step for part, step in _PURPOSES.items() if part in name), "")
         if not purpose or purpose in added or any(step.id == purpose for step in steps):
             others.append(script)
         elif purpose == "bench":

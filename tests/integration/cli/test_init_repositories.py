@@ -430,6 +430,21 @@ def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: 
     assert run["message"].splitlines()[-1] == "failed: ./a ./b"
 
 
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ('p.add_argument("--size", required=True)', False), ("n = int(sys.argv[1])", False),
+        ('p.add_argument("kernel", choices=["a"])', False), ("p.add_argument('n', nargs='?', default=4)", True),
+        ("n = int(sys.argv[1]) if len(sys.argv) > 1 else 4", True), ('p.add_argument("-n", type=int)', True),
+    ],
+)  # fmt: skip
+def test_a_script_that_needs_arguments_is_named_and_not_run(tmp_path: Path, text: str, runs: bool) -> None:
+    job = first_job(repository(tmp_path, {"add.py": f"{TRITON}\n{text}\n", "bench.py": text + "\n"}))
+    assert [step.id for step in job.steps] == (["run", "bench"] if runs else ["hello"])
+    named = "# Found, and not run by this job: bench.py, add.py" in (tmp_path / "jobs/first.yaml").read_text()
+    assert named == (not runs)
+
+
 def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
     first_job(repository(tmp_path, {f"k{number:02}.cu": CUDA for number in range(22)}))
     assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
@@ -545,7 +560,7 @@ def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_pa
     assert fcctl("init", cwd=folder).code == 0
     text = (folder / "jobs/first.yaml").read_text()
     assert (
-        "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh, benchmarks/bench_all.py\n" in text
+        "# Found, and not run by this job: scripts/preflight.sh, scripts/bench_l4.sh, benchmarks/bench_all.py\n" in text
     )
     text = text.replace("needs: {gpu: true}", "needs: {}")
     (folder / "jobs/first.yaml").write_text(text)
