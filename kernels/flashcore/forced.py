@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashcore.errors import FlashcoreError
 from flashcore.extras import ANY, LOWER_RIGHT, Scores
-from flashcore.registry import Variant
 from flashcore.shapes import Shape
+from flashcore.variant import Variant
 
 if TYPE_CHECKING:
     import torch

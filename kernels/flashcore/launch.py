@@ -19,8 +19,8 @@ from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
 from flashcore.extras import LOWER_RIGHT, Extra, whole
 from flashcore.library import Args, Strides, load
-from flashcore.registry import Variant
 from flashcore.shapes import Shape
+from flashcore.variant import Variant
 
 #: Distinct input layouts remembered per kernel; a service with ever-changing lengths must not grow without end.
 MAX_TEMPLATES = 1024

@@ -18,7 +18,7 @@ from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.roundings import Expected, Spread
 
 if TYPE_CHECKING:
-    from flashcore.registry import Variant
+    from flashcore.variant import Variant
 
 Attention = Callable[..., torch.Tensor]
 #: Scores of a head up to which one thread is as fast as several: PyTorch's threads spin while they wait for each other.

@@ -26,7 +26,7 @@ from flashcore.build import Built
 from flashcore.errors import FlashcoreError
 from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.launch import Kernel
-from flashcore.registry import Variant
+from flashcore.variant import Variant
 
 GO = b"go "
 DTYPES = (torch.float16, torch.bfloat16, torch.bool, torch.float32)

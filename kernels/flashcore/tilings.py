@@ -29,9 +29,10 @@ from typing import Any
 
 from flashcore import shapes
 from flashcore.errors import FlashcoreError, UsageError
-from flashcore.registry import VARIANTS, Configuration, Variant
+from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from flashcore.toolchain import TARGET_GPU, Gpu
+from flashcore.variant import Configuration, Variant
 
 TABLE = Path(__file__).with_name("tilings.json")
 SCHEMA_VERSION = 1

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from flashcore import build, tilings, toolchain
 from flashcore.errors import UsageError
-from flashcore.registry import VARIANTS, Configuration, Variant
+from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
+from flashcore.variant import Configuration, Variant
 
 if TYPE_CHECKING:  # torch is not needed to build
     import torch

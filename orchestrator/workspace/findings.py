@@ -33,8 +33,7 @@ class Findings:
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
-    cuda_programs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # that define main(), and what each is linked with
-    cuda_libraries: tuple[str, ...] = ()  # that the programs are linked with
+    cuda_programs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # that define main(), and nvcc's arguments for each
     include_folders: tuple[str, ...] = ()  # of headers that are not beside what includes them
     prints_times: bool = False  # a program above prints a time with its unit
     script_tools: tuple[str, ...] = ()  # what gpu_scripts need

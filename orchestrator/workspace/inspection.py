@@ -208,14 +208,13 @@ def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
     extensions, kernel_scripts = gpu_scripts(folder)
     scripts = (*extensions, *kernel_scripts)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
-    libraries = tuple(dict.fromkeys(name for text in texts.values() for name in _LIBRARY.findall(text)))
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     kernels = found.cuda_sources
     alone = [n for n in kernels if n not in names and Path(n).name not in included and not _TORCH.search(texts[n])]
     return replace(
         found,
-        cuda_sources=tuple(alone), cuda_libraries=libraries,
-        cuda_programs=tuple((name, tuple(_linked(name, names, alone))) for name in names),
+        cuda_sources=tuple(alone),
+        cuda_programs=tuple((name, tuple(_arguments([name, *_linked(name, names, alone)], texts))) for name in names),
         include_folders=tuple(_include_folders(folder, {name: texts[name] for name in (*names, *alone)})),
         programs=tuple(Program(starter.built(name), arguments([texts[name]])) for name in names),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),
@@ -234,6 +233,13 @@ def _include_folders(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:
             if places and not beside.is_file() and places[0] not in found:
                 found.add(places[0])
                 yield places[0].rstrip("/") or "."
+
+
+def _arguments(sources: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
+    """The sources of a program, and the libraries whose headers they include."""
+    yield from sources
+    libraries = (library for source in sources for library in _LIBRARY.findall(texts[source]))
+    yield from dict.fromkeys(f"-l{library}" for library in libraries)
 
 
 def _linked(program: str, programs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:

@@ -116,6 +116,7 @@ def _step(step: Step) -> list[str]:
     facts += ["on this computer"] if step.where == "controller" else []
     facts += [f"searches {step.tune}"] if step.tune else []
     facts += {True: ["optional"], "unavailable": ["may be unavailable"], False: []}[step.optional]
+    facts += ["may fail without ending the run"] if step.keep_going else []
     facts += [f"{plural(step.retries, 'retry')}"] if step.retries else []
     facts += [f"needs {needs}"] if (needs := _needs(step.needs)) else []
     lines = ["", f"  {step.id}  ({', '.join(facts)})"]

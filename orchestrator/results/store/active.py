@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +25,16 @@ PLAN, JOURNAL, LOCK = "plan.json", "journal.jsonl", "lock"
 DONE = ".done-"
 
 
-@dataclass(frozen=True)
 class RunPaths:
     """Every path of one run."""
 
-    root: Path
-    run_id: str
-
-    @property
-    def active(self) -> Path:
-        return self.root / "active" / self.run_id
-
-    @property
-    def done(self) -> Path:
-        return self.root / "active" / f"{DONE}{self.run_id}"
-
-    @property
-    def damaged(self) -> Path:
-        return self.root / "active" / f".damaged-{self.run_id}"
-
-    @property
-    def partial(self) -> Path:
-        return self.root / "runs" / f"{self.run_id}.partial"
-
-    @property
-    def final(self) -> Path:
-        return self.root / "runs" / self.run_id
+    def __init__(self, root: Path, run_id: str) -> None:
+        self.root, self.run_id = root, run_id
+        self.active = root / "active" / run_id
+        self.done = root / "active" / f"{DONE}{run_id}"
+        self.damaged = root / "active" / f".damaged-{run_id}"
+        self.partial = root / "runs" / f"{run_id}.partial"
+        self.final = root / "runs" / run_id
 
 
 class FileActiveRun:

@@ -63,7 +63,7 @@ def compare(results: str, root: str, base: str, names: list[str], bars_only: boo
 
     reports = compare_all(_store(results), names, history=source_changes, root=Path(root))
     picture = forest(reports, BARS if bars_only else FULL)
-    bars = [picture] if picture.bars else []
+    bars: list[Block] = [picture] if picture.bars else []
     if bars_only:
         return fragment([*answer(reports), *bars], base)
     _, *rest = all_blocks(reports)

@@ -160,6 +160,9 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
         rest = sum(line.worst_s for line in plan.lines) / 3600 * plan.choices[0].rest_usd_per_hour
         download = f", and {usd(plan.egress_usd)} for downloading as much as earlier runs" if plan.egress_usd else ""
         yield f"Of that, {usd(rest)} is for its disks and its address while the machine runs{download}."
+        if plan.builder is not None:
+            rate, built = usd(plan.builder.choices[0].price.usd), usd(plan.builder.worst_usd)
+            yield f"Of that, {built} is for {plan.builder.target}, at {rate} an hour: this computer has no nvcc."
         how = "as last seen" if plan.seen else f"as [targets.{plan.target}] describes it"
         yield f"The machine is priced {how}; to ask the cloud: fcctl run --dry-run."
     median = f"the median of {plural(plan.runs_before, 'passed run')} in this workspace"

@@ -96,7 +96,8 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "usd_per_hour": saved.worst_machine_rate,
             "rest_usd_per_hour": saved.rest_rate,
             "egress_usd": saved.egress_usd,
-            "builder_usd": saved.builder.worst_case_usd if saved.builder is not None else 0.0,
+            "builder_usd": saved.builder_usd,
+            "total_usd": saved.worst_case_usd_with_builder,
         },
         "spot": spot.as_json() if spot is not None else None,
     }
@@ -127,7 +128,7 @@ def _plan_blocks(prepared: Prepared, spot: SpotPreview | None) -> Iterator[Block
     if gates:
         yield Grid(("STEP", "GATE"), gates, fold=(1,))
     yield _facts([
-        *_gpu_idle(plan.idle), *_worst_case(saved), *_builder(saved.builder),
+        *_gpu_idle(plan.idle), *_worst_case(saved), *_builder(saved),
         *([("", spot.text)] if spot is not None else []),
     ])  # fmt: skip
 
@@ -137,10 +138,12 @@ def _facts(pairs: Sequence[tuple[str, str]]) -> Facts:
     return Facts(tuple((f"{name:<10}", value) for name, value in pairs if value))
 
 
-def _builder(saved: SavedPlan | None) -> Iterator[tuple[str, str]]:
-    if saved is not None:
-        limit = f": the cloud stops it after {duration(saved.fence_s)}" if saved.fence_s is not None else ""
-        yield "builder", f"{saved.target.name} compiles, for {usd(saved.worst_case_usd)} more at most{limit}"
+def _builder(saved: SavedPlan) -> Iterator[tuple[str, str]]:
+    if (there := saved.builder) is not None:
+        limit = f"; the cloud stops it after {duration(there.fence_s)}" if there.fence_s is not None else ""
+        price = f"{usd(there.worst_case_usd)} more at most, at {usd(there.worst_rate)} an hour{limit}"
+        yield "builder", f"{there.target.name} compiles: {price}"
+        yield "total", f"{usd(saved.worst_case_usd_with_builder)} at most"
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[tuple[str, str]]:

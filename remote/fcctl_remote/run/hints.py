@@ -37,9 +37,10 @@ KNOWN = (
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
     _known(
-        r"no kernel image is available|cudaErrorNoKernelImageForDevice|invalid device function",
-        "the binary was built for another GPU: compile with -arch=sm_$FCCTL_CUDA_ARCH (fcctl preflight shows the "
-        "value), and check that the toolkit supports that architecture",
+        r"no kernel image is available|invalid device function|an illegal instruction was encountered|"
+        r"(NoKernelImageForDevice|InvalidDeviceFunction|IllegalInstruction|NO_BINARY_FOR_GPU|ILLEGAL_INSTRUCTION)\b",
+        "the binary was built for another GPU: compile with -arch=sm_$FCCTL_CUDA_ARCH, and check that the toolkit "
+        "supports that architecture; an illegal instruction may also be a trap in the kernel",
     ),
     _known(
         r"Unsupported gpu architecture '\w+_([1-6]\d|7[0-4])\b",
@@ -175,17 +176,20 @@ GATES: tuple[tuple[str, str], ...] = (
 EXIT_CODES = {
     126: "the script or a program in it is not executable: chmod +x, or call it with bash",
     127: MISSING_PROGRAM,
+    132: "an instruction that this processor does not have: compile there, or without -march=native",
     137: "killed (SIGKILL), most often because memory was full; see dmesg on the machine, and try a smaller shape",
     139: "a segmentation fault: run the step under compute-sanitizer (GPU) or with -fsanitize=address (CPU)",
     141: "the reader of a pipe ended first (`| head`), and steps run with pipefail: add `|| true` if this is intended",
 }
 
 
-def for_log(text: str, exit_code: int | None) -> str | None:
-    """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure."""
+def for_log(text: str, exit_code: int | None, arch: str | None = None) -> str | None:
+    """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure. ``arch`` is
+    the step's FCCTL_CUDA_ARCH."""
     for pattern, hint in KNOWN:
         if pattern.search(text):
-            return hint
+            flag = "-arch=sm_$FCCTL_CUDA_ARCH"
+            return hint.replace(flag, f"{flag} (here sm_{arch})") if arch else hint
     return EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 

@@ -58,8 +58,8 @@ def first_job(folder: Path) -> Job:
 
 
 def untitled(run: str) -> str:
-    """The commands without what tells their figures apart."""
-    return re.sub(r"echo .* <==\S*; ", "", run)
+    """The commands without what tells their figures apart, and which of them failed."""
+    return re.sub(r"echo .* <==\S*; | \|\| failed\+=.*|^failed=\n|^\[ -z .*\n", "", run, flags=re.MULTILINE)
 
 
 LATENCY = """
@@ -260,7 +260,7 @@ LOOP = $(LOOP)$(LOOP)
 """
     files = {"Makefile": makefile, "a.cu": CUDA, "sub/Makefile": "x: x.c\n\tcc $< -o x\n", "sub/x.c": "int main() {}"}
     _, run = first_job(repository(tmp_path, files)).steps
-    assert untitled(run.run) == "bin/a\n(cd sub && ./x)\n# ./c ARGUMENTS\n"
+    assert untitled(run.run) == "# ./c ARGUMENTS\nbin/a\n(cd sub && ./x)\n"
 
 
 def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> No
     torch = {"top.cu": CUDA, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
     files = {"one/a.cu": CUDA, "one/k/k.cu": KERNEL, "two/b.cu": CUDA, "lib/l.cu": KERNEL, "two/k.cu": KERNEL}
     build = first_job(repository(tmp_path, {**files, **torch})).steps[0]
-    linked = re.findall(r"-o build/\w+ (.+)", build.run)
+    linked = re.findall(r"-o build/\w+ (.+)", untitled(build.run))
     assert linked == ["top.cu lib/l.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
 
 
@@ -411,6 +411,18 @@ def test_figures_of_several_programs_stay_apart(tmp_path: Path) -> None:
     assert {b["name"]: b["stats"]["p50"] for b in found} == {"build/a GPU time": 97.0, "build/b GPU time": 98.0}
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: Path) -> None:
+    sources = {"a.c": "int main() { return x; }", "b.c": "int main() { return 3; }", "c.c": "int main() { return 0; }"}
+    repository(tmp_path, {"Makefile": "all: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
+    assert fcctl("init", cwd=tmp_path).code == 0
+    done = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path)
+    build, run = done.json["steps"]
+    assert (done.code, build["status"], run["status"]) == (100, "failed", "failed")
+    assert "step 'build'" in done.json["message"]
+    assert run["message"].splitlines()[-1] == "failed: ./a ./b"
+
+
 def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:
     job = first_job(repository(tmp_path, {"a.cu": CUDA, "add.py": TRITON}))
     assert [(step.id, step.run.strip()) for step in job.steps[1:]] == [
@@ -436,7 +448,7 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     assert (list(without.needs.tools), list(without.collect)) == (["cmake"], [])
     plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
     assert plain.run.count("nvcc") == 3
-    assert "-o 'build/odd name' 'odd name.cu'\n" in plain.run
+    assert "-o 'build/odd name' 'odd name.cu'\n" in untitled(plain.run)
     assert "lib.cu" not in plain.run
 
 
@@ -481,8 +493,8 @@ add_subdirectory("sub folder")
 
 def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path) -> None:
     text = '#include <curand_kernel.h>\n#include "cublas_v2.h"\n' + CUDA
-    build, _ = first_job(repository(tmp_path, {"a.cu": text})).steps
-    assert "-o build/a a.cu -lcublas 2>&1" in build.run
+    build, _ = first_job(repository(tmp_path, {"a.cu": text, "b.cu": CUDA})).steps
+    assert re.findall(r"-o build/\w (.+)", untitled(build.run)) == ["a.cu -lcublas", "b.cu"]
 
 
 @pytest.mark.full

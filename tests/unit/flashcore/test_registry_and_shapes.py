@@ -7,7 +7,7 @@ import torch
 
 from flashcore import inputs, reference, registry, separate, shapes
 from flashcore.errors import UsageError
-from flashcore.registry import Constraint, Parameter, Variant
+from flashcore.variant import Constraint, Parameter, Variant
 
 
 def variant() -> Variant:
