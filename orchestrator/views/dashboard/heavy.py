@@ -70,9 +70,9 @@ def compare(results: str, root: str, base: str, names: list[str], bars_only: boo
     figures = [block for block in rest if not isinstance(block, Folded)]
     folds: list[Block] = [Folded("Figures of all benchmarks", tuple(figures))] if figures else []
     folds += [block for block in rest if isinstance(block, Folded)]
-    above, legend = [*answer(reports)], sides(reports)
-    top = [*above, legend, *bars] if len(reports) > 1 else [*above, *bars, legend]
-    return fragment([*top, *closed(folds)], base)
+    legend: list[Block] = [sides(reports)]
+    middle = [*legend, *bars] if len(reports) > 1 else [*bars, *legend]
+    return fragment([*answer(reports), *middle, *closed(folds)], base)
 
 
 def warm() -> str:
