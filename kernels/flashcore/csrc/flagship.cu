@@ -200,9 +200,9 @@ Candidates small_tilings_around_96(Type type) {
       type);
 }
 
-template <int DIM>
+template <int DIM, typename Largest>
 Candidates large_tilings_around_96(Type type) {
-  return both<OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>, OfType<DIM, 128, 32, 48, 1, 2, true, 0, false, kAlways>,
+  return both<OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>, Largest,
               WithMask<DIM, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(type);
 }
 
@@ -211,7 +211,9 @@ Candidates small_tilings_for_80(Type type) { return small_tilings_around_96<80>(
 #endif
 
 #if PART & 65536
-Candidates large_tilings_for_80(Type type) { return large_tilings_around_96<80>(type); }
+Candidates large_tilings_for_80(Type type) {
+  return large_tilings_around_96<80, OfType<80, 128, 32, 48, 1, 2, true, 0, false, kAlways>>(type);
+}
 #endif
 
 #if PART & 131072
@@ -219,7 +221,9 @@ Candidates small_tilings_for_96(Type type) { return small_tilings_around_96<96>(
 #endif
 
 #if PART & 262144
-Candidates large_tilings_for_96(Type type) { return large_tilings_around_96<96>(type); }
+Candidates large_tilings_for_96(Type type) {
+  return large_tilings_around_96<96, OfType<96, 128, 32, 64, 1, 1, false, 0, false, kAlways, true>>(type);
+}
 #endif
 
 #if PART & 524288
