@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flashcore.errors import UsageError, nearest
+from flashcore.ladder import NAMED
 from flashcore.variant import Constraint, Parameter, Variant
 
 CSRC = Path(__file__).resolve().parent / "csrc"
@@ -364,8 +365,12 @@ DEFAULTS = {"cuda": "baseline", "cpu": "cpu"}
 
 
 def split(label: str) -> tuple[str, list[str]]:
-    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the name, and the settings as ``--set`` takes them."""
+    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the variant's name, and the settings as ``--set`` takes them; of a
+    rung's name (:mod:`flashcore.ladder`) those that make it come first."""
     name, _, settings = label.partition(":")
+    if name in NAMED:
+        name, _, own = NAMED[name].label.partition(":")
+        settings = f"{own}+{settings}"
     return name, [part for part in settings.split("+") if part]
 
 
@@ -381,6 +386,6 @@ def find(name: str, device: Callable[[], str]) -> Variant:
         raise UsageError(
             f"this source tree has no kernel variant {name!r}",
             cause=f"kernels/flashcore/registry.py lists {len(VARIANTS)} variants, without this one",
-            hint=nearest(name, ["auto", *VARIANTS]),
+            hint=nearest(name, ["auto", *VARIANTS, *NAMED]),
         )
     return VARIANTS[name]
