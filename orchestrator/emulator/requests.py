@@ -263,6 +263,10 @@ def _firewalls(call: Call) -> Iterator[Resource]:
             )  # fmt: skip
 
 
+def _instances(call: Call) -> Iterator[Resource]:
+    return (instances.view(call.world, machine) for machine in call.world.machines.values())
+
+
 REGIONS = Collection("regions", "region", _regions)
 ZONES = Collection("zones", "zone", _zones)
 MACHINE_TYPES = Collection("machineTypes", "machineType", _machine_types)
