@@ -57,6 +57,8 @@ def test_what_failed_or_was_done_to_a_disk_of_the_same_name_does_not_count() -> 
 
 
 def test_the_machine_s_own_word_on_its_last_start_is_stronger() -> None:
+    never_ran = Machine("p", "us-west1-c", "vm", "7", "TERMINATED", started=T + 8, stopped=T + 9000)
+    assert times_on([op("stop", 600), op("insert", 10)], "7", never_ran) == [PowerInterval(T + 8, T + 600)]
     seen = Machine("p", "us-west1-c", "vm", "7", "TERMINATED", started=T + 8, stopped=T + 590)
     assert times_on([op("stop", 600), op("insert", 10)], "7", seen) == [PowerInterval(T + 8, T + 590)]
     on = Machine("p", "us-west1-c", "vm", "7", "RUNNING", started=T + 9500, stopped=T + 9000)
