@@ -105,7 +105,7 @@ def statistic(samples: Floats, metric: str) -> Floats:
 
     if metric in ("p90", "p99"):
         return np.asarray(np.percentile(samples, int(metric[1:]), axis=-1))
-    return np.asarray({"mean": np.mean, "min": np.min, "p50": np.median}[metric](samples, axis=-1))
+    return np.asarray(getattr(np, "median" if metric == "p50" else metric)(samples, axis=-1))
 
 
 def block_length(samples: Floats) -> int:
