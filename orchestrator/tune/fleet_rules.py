@@ -109,7 +109,6 @@ class Scheduler:
 
     port: int
     tls: Mapping[str, Any]
-    token: str
 
     def __repr__(self) -> str:
         return f"Scheduler(port={self.port})"
@@ -120,8 +119,8 @@ class Scheduler:
         there is no key."""
         try:
             entry = json_text.loads(data)
-            port, tls, token = entry["port"], entry["tls"], entry.get("token") or ""
-            sound = entry["schema"] == 1 and type(port) is int and 0 < port < 65536 and isinstance(token, str)
+            port, tls = entry["port"], entry["tls"]
+            sound = entry["schema"] == 1 and type(port) is int and 0 < port < 65536
         except (ValueError, KeyError, TypeError, AttributeError):
             sound = False
         if not sound:
@@ -131,9 +130,9 @@ class Scheduler:
                 f"{name} has no key for its search, so any user of the other machines could run commands on it",
                 hint=f"install openssl on {name}, then start the search again",
             )
-        return cls(port, tls, token)
+        return cls(port, tls)
 
     def invitation(self, port: int) -> bytes:
         """A member's file: the scheduler answers on ``port`` of its loopback."""
-        entry = {"schema": 1, "scheduler": port, "tls": self.tls, "token": self.token, "patience_s": PATIENCE_S}
+        entry = {"schema": 1, "scheduler": port, "tls": self.tls, "patience_s": PATIENCE_S}
         return json.dumps(entry).encode()

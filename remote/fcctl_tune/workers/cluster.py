@@ -15,7 +15,6 @@ import json
 import os
 import pickle
 import queue
-import secrets
 import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -209,7 +208,7 @@ class Cluster(Calls):
     def _write_offer(self, port: int) -> None:
         self._ending.callback(self._remove_offer)
         try:
-            membership.offer(self.offer, port, self._pem, secrets.token_hex(16))
+            membership.offer(self.offer, port, self._pem)
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
         self._membership = Membership(settings.version(), self.notice, self._dismiss, self.deaths, self.host)

@@ -17,7 +17,7 @@ from fcctl_tune.workers.member import Member
 from fcctl_tune.workers.membership import Join
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
-TOLD = {"schema": 1, "scheduler": 4711, "tls": None, "token": "t", "patience_s": 5}
+TOLD = {"schema": 1, "scheduler": 4711, "tls": None, "patience_s": 5}
 
 
 class Clock:
@@ -51,7 +51,7 @@ def test_an_invalid_file_is_told_once_and_read_again(tmp_path: Path, capsys: pyt
         assert made._join() is None
     assert capsys.readouterr().out.count("it is not a file of schema 1") == 1
     path.write_text(json.dumps(TOLD))
-    assert made._join() == Join(4711, None, "t", 5)
+    assert made._join() == Join(4711, None, 5)
 
 
 class Pool:
