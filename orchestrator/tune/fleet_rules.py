@@ -23,8 +23,6 @@ MEMBER = "tune-member"
 #: In a run's private folder: where the scheduler is, for the leader and for a member.
 SCHEDULER_FILE, JOIN_FILE = "fleet.json", "join.json"
 MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" member'
-#: Seconds that a member waits for a search out of reach, while its machine costs money.
-PATIENCE_S = 900.0
 #: A key and its certificate are some 2 KB.
 MAX_FILE_BYTES = 64 * 1024
 MOST_HOSTS = 16
@@ -134,5 +132,4 @@ class Scheduler:
 
     def invitation(self, port: int) -> bytes:
         """A member's file: the scheduler answers on ``port`` of its loopback."""
-        entry = {"schema": 1, "scheduler": port, "tls": self.tls, "patience_s": PATIENCE_S}
-        return json.dumps(entry).encode()
+        return json.dumps({"schema": 1, "scheduler": port, "tls": self.tls}).encode()

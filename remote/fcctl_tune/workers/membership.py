@@ -152,6 +152,8 @@ class Membership:
 
 
 SCHEMA = 1
+#: Seconds that a member waits for a search out of reach, while its machine costs money.
+PATIENCE_S = 900.0
 #: Seconds that a scheduler has to answer.
 ANSWER_S = 10.0
 
@@ -171,7 +173,6 @@ class Join:
 
     port: int
     pem: Optional[str] = None
-    patience_s: Optional[float] = None
 
     @classmethod
     def read(cls, path: str) -> Optional[Join]:
@@ -195,7 +196,7 @@ class Join:
             port = operator.index(entry["scheduler"])
         except (TypeError, LookupError, AttributeError) as error:
             raise ValueError("it is not a file of schema %d: %s" % (SCHEMA, error)) from None
-        return cls(port, pem, entry.get("patience_s"))
+        return cls(port, pem)
 
     @property
     def address(self) -> str:

@@ -15,7 +15,6 @@ from orchestrator.runs.job.plan import make_plan
 from orchestrator.tune.fleet_rules import (
     HOST_LINE,
     MOST_HOSTS,
-    PATIENCE_S,
     Scheduler,
     check_apart,
     machines,
@@ -84,7 +83,7 @@ def test_a_member_has_what_the_search_has_but_for_its_command() -> None:
 def test_a_member_is_told_where_the_search_is_and_how_it_gets_in() -> None:
     scheduler = Scheduler.read(json.dumps(SAID).encode(), "a")
     told = json.loads(scheduler.invitation(40000))
-    assert told == {"schema": 1, "scheduler": 40000, "tls": {"pem": "KEY"}, "patience_s": PATIENCE_S}
+    assert told == {"schema": 1, "scheduler": 40000, "tls": {"pem": "KEY"}}
     assert "KEY" not in f"{scheduler!r} {scheduler}", "it may come into a log"
 
 

@@ -85,8 +85,8 @@ def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_p
     assert path.parent.stat().st_mode & 0o777 == 0o700
     offered = json.loads(path.read_text())
     assert offered == {"schema": 1, "port": 4711, "tls": {"pem": "KEY"}}
-    path.write_text(json.dumps({**offered, "scheduler": 12, "patience_s": 60}))
-    assert Join.read(str(path)) == Join(12, "KEY", 60)
+    path.write_text(json.dumps({**offered, "scheduler": 12}))
+    assert Join.read(str(path)) == Join(12, "KEY")
     assert Join.from_dict({"schema": 1, "scheduler": 12, "tls": None}).address == "tcp://127.0.0.1:12"
     assert Join.read(str(tmp_path / "nothing")) is None
 
