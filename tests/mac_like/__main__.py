@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from tests.mac_like import programs
+from tests.support import scratch
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -38,7 +39,7 @@ SAMPLE = (
 
 def main(arguments: list[str]) -> int:
     """The exit code of pytest."""
-    base = Path(tempfile.mkdtemp(prefix="mac"))
+    base = Path(tempfile.mkdtemp(prefix="mac", dir=scratch.folder()))
     try:
         home = base / "Users" / "Zoë Müller"
         temporary = base / "var/folders/zz/zyxvpxvq6csfxvn_n0000000000000" / "T"
