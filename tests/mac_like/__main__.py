@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: What a Mac does as the controller: commands, the sandbox, its own scheduler, what goes to a machine and comes back.
 TESTS = (
-    "tests/mac_like",
+    "tests/mac_like", "tests/unit/docs/test_setup_script.py",
     "tests/unit/base", "tests/unit/cli", "tests/unit/machines", "tests/unit/runs", "tests/unit/schedules",
     "tests/integration/cli", "tests/integration/emulator", "tests/integration/host_program",
     "tests/integration/machines", "tests/integration/runs", "tests/integration/schedules",
