@@ -24,12 +24,14 @@ class Findings:
     rewritten: tuple[tuple[str, str], ...] = ()  # build files that name GPUs, and sed's options for the target's
     arch_variables: tuple[str, ...] = ()  # of make or CMake, for the GPU's number
     python_build: str | None = None  # build.py, setup.py, or pyproject.toml: what pip installs
+    requirements: bool = False  # requirements.txt, for scripts and tests that nothing builds
     python_tests: bool = False
     python_test_script: str = ""  # whose tests pytest does not find by itself
     python_bench: str | None = None  # a script that times something
     bench_out: str | None = None  # its option for the file of its figures
     bench_reads: str | None = None  # the reader for that file
-    shell_scripts: tuple[tuple[str, bool], ...] = ()  # and whether each may be a step; other benchmarks may not
+    shell_scripts: tuple[str, ...] = ()  # that may be a step
+    others: tuple[str, ...] = ()  # that a person may want to run, as scripts that need arguments
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
     cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.workspace import architectures
@@ -48,6 +48,7 @@ title: {_title(steps)}
 
 steps:
 """
+    others += findings.others
     rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
     if findings.programs and not any(step.id in ("run", "bench") for step in steps):
         programs = _step_text(replace(_run_programs(findings), notes=()))
@@ -69,13 +70,13 @@ _PURPOSES = {"build": "build", "compile": "build", "test": "test", "check": "tes
              "ncu": "profile"}  # fmt: skip
 
 
-def _with_scripts(steps: list[_Step], scripts: tuple[tuple[str, bool], ...]) -> tuple[list[_Step], list[str]]:
+def _with_scripts(steps: list[_Step], scripts: tuple[str, ...]) -> tuple[list[_Step], list[str]]:
     """The steps with those that only a shell script has; and the scripts that are in none."""
     added: dict[str, _Step] = {}
     others = []
-    for script, works_here in scripts:
+    for script in scripts:
         name = script.rpartition("/")[2]
-        purpose = next((step for part, step in _PURPOSES.items() if part in name), "") if works_here else ""
+        purpose = next((step for part, step in _PURPOSES.items() if part in name), "")
         if not purpose or purpose in added or any(step.id == purpose for step in steps):
             others.append(script)
         elif purpose == "bench":
@@ -103,7 +104,7 @@ def _steps(findings: Findings) -> list[_Step]:
     options = [f"-I{folder}" for folder in findings.include_folders]
     if programs := findings.cuda_programs:
         lines = {name: f"{_NVCC} -o {built(name)} {shlex.join([*options, *words])}" for name, words in programs}
-        scripts = _python_steps(findings) if findings.gpu_scripts else []
+        scripts = _python_steps(replace(findings, requirements=False)) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
     if findings.gpu_scripts:
@@ -127,14 +128,6 @@ def _logged(run: str) -> str:
     if "\n" in run:
         run = "{\n" + "".join(f"  {line}\n" for line in run.splitlines()) + "}"
     return f'{run} 2>&1 | tee "{_BUILD_LOG}"'
-
-
-def _each(commands: dict[str, str]) -> list[str]:
-    """Each of the commands, by name, whichever fails; then the step fails, and says which did."""
-    if len(commands) < 2:
-        return list(commands.values())
-    lines = [f"{command} || failed+={shlex.quote(f' {name}')}" for name, command in commands.items()]
-    return ["failed=", *lines, '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }']
 
 
 def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
@@ -260,22 +253,21 @@ def _run_alone(findings: Findings) -> bool:
     return sum(not program.arguments for program in findings.programs) > 1
 
 
-def _titled(name: str, command: str) -> str:
-    """Prints the name first: figures of one name in two programs are apart then."""
-    return f"echo {shlex.quote(f'==> {name} <==')}; {command}"
-
-
-def _each_titled(commands: dict[str, str]) -> str:
-    several = len(commands) > 1
-    return "\n".join(_each({n: _titled(n, command) if several else command for n, command in commands.items()}))
+def _commands(commands: list[str], others: Sequence[str] = ()) -> str:
+    """Runs each of several, whichever fails, below its name: figures of one name in two programs are apart then. The
+    ``others`` are comments."""
+    if len(commands) + len(others) < 2:
+        return "\n".join(commands)
+    lines = [f"try {shlex.quote(command)}" for command in commands]
+    lines += [f"# try {shlex.quote(command)}" for command in others]
+    return "\n".join([_TRY, *lines, _FAILED])
 
 
 def _run_programs(findings: Findings) -> _Step:
     """Those that need arguments are comments, unless all do."""
-    programs = {program.command: f"{program.command} {program.arguments}".rstrip() for program in findings.programs}
-    alone = {p.command: p.command for p in findings.programs if not p.arguments} or programs
-    others = [f"# {_titled(n, command)}\n" for n, command in programs.items() if n not in alone]
-    run = _run("".join(others) + _each_titled(alone), "bench" if findings.prints_times else "run")
+    alone = [program.command for program in findings.programs if not program.arguments]
+    others = [f"{program.command} {program.arguments}" for program in findings.programs if program.arguments]
+    run = _run(_commands(alone, others) if alone else _commands(others), "bench" if findings.prints_times else "run")
     return replace(run, gpu=findings.programs_use_gpu)
 
 
@@ -290,28 +282,26 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
     elif findings.python_build == "setup.py":
         steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
-    elif findings.python_build:
-        more = " pytest" if findings.python_tests else ""
-        pip = "build/venv/bin/python -m pip install"
-        line = (
-            "fcctl-host venv build/venv\n"
-            f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # if no package index is reachable"
-        )
-        steps.append(_build(findings, line, _VENV, ()))
-        python = "build/venv/bin/python"
+    elif findings.python_build or findings.requirements:
+        python, more = "build/venv/bin/python", " pytest" if findings.python_tests else ""
+        pip = f"{python} -m pip install"
+        line = f"fcctl-host venv build/venv\n{pip} -r requirements.txt{more}"
+        if findings.python_build:
+            offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
+            line = f"fcctl-host venv build/venv\n{pip} .{more} ||\n  {offline}"
+        steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""
         steps.append(_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
-        commands = [f"{python} {shlex.quote(name)}" for name in scripts]
-        run = _each_titled(dict(zip(commands, commands, strict=True)))
+        run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
         path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place
         bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
-    if not findings.python_build:
+    if not steps[0].comment:
         steps[0] = replace(steps[0], comment=_PYTHON)
     return steps
 
@@ -337,11 +327,19 @@ def built(source: str, ending: str = "") -> str:
     return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
 
 
+_TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
+_FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
+
+
 def _nvcc(commands: dict[str, str]) -> _Step:
-    """By what they compile."""
+    """By what they compile, each whichever fails."""
+    lines = list(commands.values())
+    if len(commands) > 1:
+        lines = [f"{command} || failed+={shlex.quote(f' {name}')}" for name, command in commands.items()]
+        lines = ["failed=", *lines, _FAILED]
     return _Step(
         "build",
-        "mkdir -p build\n" + _logged("\n".join(_each(commands))),
+        "mkdir -p build\n" + _logged("\n".join(lines)),
         "10m",
         "FCCTL_CUDA_ARCH is the target's GPU (89 without a GPU): compiling needs no GPU.",
         needs=("nvcc",),
