@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.workspace import architectures, cmake, makefiles, starter
 from orchestrator.workspace.findings import Findings
@@ -32,6 +33,7 @@ _BUILDERS = {
 _RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)[^:\n]*:(?!=)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
 _HEADER = re.compile(r'^\s*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
+_SOURCES = (".cu", ".hip", ".cpp", ".cc", ".cxx", ".c")
 _HEADERS = (".h", ".hpp", ".cuh", ".hh")
 #: The libraries whose headers a program includes; of curand_kernel.h it needs none.
 _LIBRARY = re.compile(
@@ -164,7 +166,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         rewritten=_rewritten(folder, texts),
         arch_variables=architectures.make_variables(every),
         make_folders=tuple(built.folders[:MAX_SOURCES]),
-        programs=_distinct(built.programs),
+        **_programs(folder, built.programs),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
@@ -180,13 +182,21 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
         uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),
         rewritten=_rewritten(folder, lists),
         arch_variables=architectures.cmake_variables(every),
-        programs=_distinct(cmake.programs(folder)),
+        **_programs(folder, cmake.programs(folder)),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
 
-def _distinct(programs: Iterable[Program]) -> tuple[Program, ...]:
-    return tuple({program.command: program for program in itertools.islice(programs, MAX_SOURCES)}.values())
+def _programs(folder: Path, known: Iterable[Program]) -> dict[str, Any]:
+    """The programs that are known to be built; if none is, whether there are any, and the sources of those that need
+    arguments."""
+    programs = {program.command: program for program in itertools.islice(known, 5 * MAX_SOURCES)}
+    if programs:
+        return {"programs": tuple(programs.values())}
+    texts = {path: read_text(path) for path in files_below(folder) if path.suffix in _SOURCES}
+    mains = {path: arguments([text]) for path, text in texts.items() if MAIN.search(text)}
+    others = [path.relative_to(folder).as_posix() for path, needed in mains.items() if needed]
+    return {"unnamed_programs": "" in mains.values(), "others": tuple(others[: 5 * MAX_SOURCES])}
 
 
 def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:

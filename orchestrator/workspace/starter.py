@@ -6,6 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from orchestrator.workspace import architectures
 from orchestrator.workspace.findings import Findings
@@ -245,12 +246,17 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
 
 def _run_those_that_can(findings: Findings) -> list[_Step]:
     """Runs the programs that the build makes, if one of them needs no arguments."""
+    if findings.unnamed_programs and not findings.cmake_tests:
+        names = " ".join(f"! -name {shlex.quote(PurePosixPath(name).stem)}" for name in findings.others)
+        lines = [f"built() {{ {_BUILT} {names} | sort; }}", _TRY, _TRY_BUILT, _FAILED]
+        return [replace(_run("\n".join(lines)), gpu=findings.programs_use_gpu)]
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
 
 def _run_alone(findings: Findings) -> bool:
     """Whether the build makes several programs that run without arguments: one is of use without the others."""
-    return sum(not program.arguments for program in findings.programs) > 1
+    unnamed = findings.unnamed_programs and not findings.cmake_tests
+    return unnamed or sum(not program.arguments for program in findings.programs) > 1
 
 
 def _commands(commands: list[str], others: Sequence[str] = ()) -> str:
@@ -328,6 +334,11 @@ def built(source: str, ending: str = "") -> str:
 
 
 _TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
+#: The programs that the build made, whatever their names.
+_BUILT = (
+    'find . -type f -perm -u+x -newer "$FCCTL_RUN_DIR/steps/build/script.sh" ! -path "*/CMakeFiles/*" ! -name "*.so*"'
+)
+_TRY_BUILT = 'while IFS= read -r program <&3; do try "$(printf %q "$program")"; done 3< <(built)'
 _FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
 
 
