@@ -38,9 +38,10 @@ Line = tuple[str | Cell, ...]
 class Grid:
     """A table. Columns in ``numbers`` are aligned right, rows in ``references`` are not ours.
 
-    A terminal that is too narrow leaves out the columns in ``optional``, the first of them first; -1 stands for the
-    notes. Values of the column ``group`` are lines of their own once it is left out; those in ``below`` are then in a
-    line for each row below the table. A header without a word is not shown. Text in the columns ``fold`` is never cut.
+    A terminal leaves out empty columns in ``optional``; one that is too narrow leaves out others of them, the first of
+    them first; -1 stands for the notes. Values of the column ``group`` are lines of their own once it is left out;
+    those in ``below`` are then in a line for each row below the table. A header without a word is not shown. Text in
+    the columns ``fold`` is never cut.
     """
 
     kind: ClassVar[str] = "grid"

@@ -136,7 +136,8 @@ def rendered(block: blocks.Block) -> Iterator[Piece]:
                 table.add_row(name, _cell(value))
             yield table
         case blocks.Grid():
-            dropped = [frozenset(block.optional[:n]) for n in range(len(block.optional) + 1)]
+            blank = {i for i in block.optional if i >= 0 and not any(blocks.plain(row[i]) for row in block.rows)}
+            dropped = [frozenset((*blank, *block.optional[:n])) for n in range(len(block.optional) + 1)]
             choices = [*((drop, 200) for drop in dropped), *((dropped[-1], width) for width in (40, 24, 16))]
             yield FirstThatFits([
                 (_grid(block, drop, width, NARROW), _grid(block, drop, width), [*_below(block, drop)])

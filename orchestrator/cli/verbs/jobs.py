@@ -28,16 +28,16 @@ def ls(cli: Cli) -> None:
     """List the jobs of the workspace and the built-in ones."""
     workspace = cli.workspace()
     rows = [_row(workspace, name) for name in workspace.jobs.names()]
-    from orchestrator.views.table import Table, line, show
+    from orchestrator.views.blocks import Cell, Grid
+    from orchestrator.views.table import show_blocks
 
-    table = Table("job", "title", "steps", "at most", header="bold")
-    for row in rows:
-        if row["problem"]:
-            table.add_row(row["job"], line((row["problem"], "red")), "-", "-")
-        else:
-            title = row["title"] + (" (built in)" if row["built_in"] else "")
-            table.add_row(row["job"], title, str(row["steps"]), row["at_most"])
-    cli.show({"jobs": rows}, lambda: show(cli.console, table))
+    lines = tuple(
+        (row["job"], Cell(row["problem"], kind="bad"), "-", "-") if row["problem"]
+        else (row["job"], row["title"] + (" (built in)" if row["built_in"] else ""), str(row["steps"]), row["at_most"])
+        for row in rows
+    )  # fmt: skip
+    grid = Grid(("job", "title", "steps", "at most"), lines, fold=(1,))
+    cli.show({"jobs": rows}, lambda: show_blocks(cli.console, [grid]))
 
 
 @jobs.command("show")

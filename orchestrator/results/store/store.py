@@ -17,9 +17,9 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.files import alone_in, disk_errors, make_folders, sync_folder, write_atomic
-from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, owner_of
+from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, read_object
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths, read_plan
+from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths
 from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
 from orchestrator.results.store.names import resolve
 from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
@@ -111,11 +111,11 @@ class FileStore:
 
     def owner(self, run_id: str) -> dict[str, Any] | None:
         """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
-        return owner_of(self._places(run_id).active / LOCK)
+        return read_object(self._places(run_id).active / LOCK)
 
     def plan_of(self, run_id: str) -> dict[str, Any] | None:
         """An active run's saved plan, without claiming it; None if it has none."""
-        return read_plan(self._places(run_id).active)
+        return read_object(self._places(run_id).active / PLAN)
 
     def journal_of(self, run_id: str) -> list[JournalEntry]:
         """A run's journal, active or complete, without claiming it; empty if there is no such run."""

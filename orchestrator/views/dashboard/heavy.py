@@ -63,16 +63,16 @@ def compare(results: str, root: str, base: str, names: list[str], bars_only: boo
 
     reports = compare_all(_store(results), names, history=source_changes, root=Path(root))
     picture = forest(reports, BARS if bars_only else FULL)
-    bars = [picture] if picture.bars else []
+    bars: list[Block] = [picture] if picture.bars else []
     if bars_only:
         return fragment([*answer(reports), *bars], base)
     _, *rest = all_blocks(reports)
     figures = [block for block in rest if not isinstance(block, Folded)]
     folds: list[Block] = [Folded("Figures of all benchmarks", tuple(figures))] if figures else []
     folds += [block for block in rest if isinstance(block, Folded)]
-    above, legend = [*answer(reports)], sides(reports)
-    top = [*above, legend, *bars] if len(reports) > 1 else [*above, *bars, legend]
-    return fragment([*top, *closed(folds)], base)
+    legend: list[Block] = [sides(reports)]
+    middle = [*legend, *bars] if len(reports) > 1 else [*bars, *legend]
+    return fragment([*answer(reports), *middle, *closed(folds)], base)
 
 
 def warm() -> str:

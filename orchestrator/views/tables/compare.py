@@ -70,7 +70,9 @@ def letter(side: int) -> str:
 def print_comparison(reports: Sequence[Report], console: Console) -> None:
     show_blocks(console, all_blocks(reports))
     failures = [(text, "red") for report in reports for text in _failures(report)]
-    show(console, "", (headlines(reports), "bold"), *failures)
+    show(console, "")
+    show_blocks(console, (replace(text, style="bold") for text in answer(reports)))
+    show(console, *failures)
 
 
 def markdown(reports: Sequence[Report]) -> str:

@@ -17,6 +17,7 @@ from orchestrator.base.clock import epoch
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
+from orchestrator.results.headlines import Headline
 from orchestrator.results.look import Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
@@ -29,6 +30,7 @@ from orchestrator.views.table import line, mark, rendered, show, show_blocks, un
 from orchestrator.views.tables.before import against_before
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.money import EMULATED, cost_section
+from orchestrator.views.tables.runs import result
 
 LOG_LINES, LINE = 15, 400
 _TAIL_BYTES = 64 * 1024
@@ -76,18 +78,21 @@ def _plain_row(row: RunRow) -> tuple[str, ...]:
 
 
 def print_runs(
-    rows: list[RunRow], console: Console, now: float, tags: Mapping[str, Sequence[str]] | None = None
-) -> None:
-    """The table for people, newest first. Wide terminals get more columns; the run id says most of it anyway."""
+    rows: list[RunRow], console: Console, now: float, tags: Mapping[str, Sequence[str]] | None = None,
+    heads: Mapping[str, Headline] | None = None,
+) -> None:  # fmt: skip
+    """The table for people, newest first, with each run's main figure. Wide terminals get more columns; the run id says
+    most of it anyway."""
     tagged = {row.run_id: tags[row.run_id] for row in rows if tags and row.run_id in tags}
-    header = ("RUN", "STATUS", "TIME", "AGE", "COMMIT", "USD", *(("TAGS",) if tagged else ()), "GPU")
+    header = ("RUN", "STATUS", "RESULT", "TIME", "AGE", "COMMIT", "USD", *(("TAGS",) if tagged else ()), "GPU")
     lines = tuple(
-        (clean(row.run_id, 63), Cell(row.status, kind="status"), duration(row.duration_s), age(row.created, now),
+        (clean(row.run_id, 63), Cell(row.status, kind="status"), result((heads or {}).get(row.run_id)),
+         duration(row.duration_s), age(row.created, now),
          clean((row.git_commit or "")[:9]), f"{row.usd:.2f}" if row.usd else "",
          *((" ".join(tagged.get(row.run_id, ())),) if tagged else ()), Cell(clean(row.gpu or "", 40), kind="soft"))
         for row in rows
     )  # fmt: skip
-    show_blocks(console, [Grid(header, lines, numbers=(2, 3, 5), optional=(4, 5, len(header) - 1))])
+    show_blocks(console, [Grid(header, lines, numbers=(2, 3, 4, 6), optional=(len(header) - 1, 6, 5, -1, 3))])
 
 
 def print_tags(tags: Sequence[Tag], console: Console) -> None:

@@ -51,6 +51,11 @@ def change(this: Headline, other: Headline, name: str) -> str:
     return f"{share} than {name}" if role else f"equal to {name}"
 
 
+def result(head: Headline | None) -> str | Cell:
+    """A run's main figure, with PyTorch's beside it."""
+    return Cell(time_text(head.p50, head.unit), against(head)) if head else ""
+
+
 def run_link(row: RunRow) -> Cell:
     return Cell(f"{clean(row.job, 40)} on {clean(row.target, 24)}", row.run_id, href=f"/runs/{row.run_id}")
 
@@ -72,10 +77,9 @@ def runs_grid(
     lines = []
     for row in rows:
         head, commit = heads.get(row.run_id), row.git_commit or ""
-        result = Cell(time_text(head.p50, head.unit), against(head)) if head else ""
         cost = (usd(row.usd) if row.usd else "",) if money else ()
         lines.append((
-            run_link(row), Cell(row.status, kind="status"), result, trends.get(row.run_id, ""),
+            run_link(row), Cell(row.status, kind="status"), result(head), trends.get(row.run_id, ""),
             duration(row.duration_s), age(row.created, now), *cost,
             _commit(row, subjects) if commit else "",
             clean(row.gpu or "", 40),
@@ -203,9 +207,9 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
     if this is None:
         return
     fastest = min(earlier, key=lambda head: head.p50, default=None)
-    others = (("the run before", next(iter(earlier), None)), ("the best before", fastest))
+    others = [("the run before", next(iter(earlier), None)), ("the best before", fastest)]
     if earlier and fastest is earlier[0]:
-        others = (("the run before, the best so far", fastest),)
+        others = [("the run before, the best so far", fastest)]
     yield Text(sentence(this, *others), style="answer")
     pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), kernel(this), "bold"))]
     for name, other in others:
@@ -227,11 +231,10 @@ def lineage_grid(
     lines: list[Line] = []
     for run_id, (same, other) in words.items():
         run, head = known.get(run_id), heads.get(run_id)
-        result = Cell(time_text(head.p50, head.unit), against(head)) if head else ""
         if run is None:
             lines.append((Cell("deleted", run_id), "", "", ""))
         else:
             link, relation = run_link(run), same if run.job == row.job else other
-            lines.append((link, relation, Cell(run.status, kind="status"), result))
+            lines.append((link, relation, Cell(run.status, kind="status"), result(head)))
     if len(lines) > 1:
         yield Grid(("run", "relation", "status", "result"), tuple(lines), "Runs that follow from each other", (3,))

@@ -181,8 +181,9 @@ def test_a_dry_run_tells_settings_conditions_and_what_stays_here(fcctl: Fcctl, w
         + "env         BLOCK=512  NOTE=a\n"
         in shown
     )
-    [bench] = [line for line in shown.splitlines() if line.startswith("bench")]
-    assert bench.rstrip().endswith('(if available)         metrics.metrics.us < 5  when "H100" in host.gpu.name')
+    bench, gate = (line.rstrip() for line in shown.splitlines() if line.startswith("bench"))
+    assert bench.endswith("(if available)")
+    assert gate.endswith('metrics.metrics.us < 5  when "H100" in host.gpu.name')
     assert "10 min 00 s (optional)" in shown
     assert large in fcctl("run", "planned", "--on", "local", cwd=workspace).err
     assert large not in fcctl("run", "planned", "--on", "local", cwd=workspace).err  # it is there
