@@ -21,6 +21,7 @@ class Findings:
     builder: str = ""  # just, meson or bazel; just's recipes are the make_targets
     programs: tuple[Program, ...] = ()  # what the build makes
     unnamed_programs: bool = False  # it makes programs whose names are not known, and that need no arguments
+    not_run: tuple[str, ...] = ()  # of these, those that need arguments: the names of their sources
     programs_use_gpu: bool = True
     rewritten: tuple[tuple[str, str], ...] = ()  # build files that name GPUs, and sed's options for the target's
     arch_variables: tuple[str, ...] = ()  # of make or CMake, for the GPU's number

@@ -195,8 +195,12 @@ def _programs(folder: Path, known: Iterable[Program]) -> dict[str, Any]:
         return {"programs": tuple(programs.values())}
     texts = {path: read_text(path) for path in files_below(folder) if path.suffix in _SOURCES}
     mains = {path: arguments([text]) for path, text in texts.items() if MAIN.search(text)}
-    others = [path.relative_to(folder).as_posix() for path, needed in mains.items() if needed]
-    return {"unnamed_programs": "" in mains.values(), "others": tuple(others[: 5 * MAX_SOURCES])}
+    others = [path for path, needed in mains.items() if needed][: 5 * MAX_SOURCES]
+    return {
+        "unnamed_programs": "" in mains.values(),
+        "not_run": tuple(path.stem for path in others),
+        "others": tuple(path.relative_to(folder).as_posix() for path in others),
+    }
 
 
 def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:

@@ -246,8 +246,7 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
 def _run_those_that_can(findings: Findings) -> list[_Step]:
     """Runs the programs that the build makes, if one of them needs no arguments."""
     if findings.unnamed_programs and not findings.cmake_tests:
-        stems = (name.rpartition("/")[2].rpartition(".")[0] for name in findings.others)
-        names = " ".join(f"! -name {shlex.quote(stem)}" for stem in stems)
+        names = " ".join(f"! -name {shlex.quote(name)}" for name in findings.not_run)
         lines = [f"built() {{ {_BUILT} {names} | sort; }}", _TRY, _TRY_BUILT, _FAILED]
         return [replace(_run("\n".join(lines)), gpu=findings.programs_use_gpu)]
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []

@@ -227,10 +227,10 @@ def test_programs_whose_names_are_computed_run(fcctl: Fcctl, tmp_path: Path, bui
     main = '#include <cstdio>\nint main() { puts("%s: 3 us"); return %d; }\n'
     needy = "int main(int argc, char **argv) { return argv[1][0]; }\n"
     sources = {"src/a.cpp": main % ("a", 0), "src/b.cpp": main % ("b", 3), "src/c.cpp": needy}
-    repository(tmp_path, {**build, **sources, "old": "#!/bin/sh\n"})
+    repository(tmp_path, {**build, **sources, "old": "#!/bin/sh\n", "scripts/b.sh": "ssh x\n"})
     (tmp_path / "old").chmod(0o755)
     assert fcctl("init", cwd=tmp_path).code == 0
-    assert "# Found, and not run by this job: src/c.cpp\n" in (tmp_path / "jobs/first.yaml").read_text()
+    assert "# Found, and not run by this job: scripts/b.sh, src/c.cpp\n" in (tmp_path / "jobs/first.yaml").read_text()
     run = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path).json["steps"][1]
     log = fcctl("logs", "last", "--step", "run", cwd=tmp_path).out
     assert re.sub(r"==> .*/", "==> ", log) == "==> a <==\na: 3 us\n==> b <==\nb: 3 us\n" + log.splitlines()[-1] + "\n"
