@@ -174,24 +174,25 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
 def _with_cmake(found: Findings, folder: Path) -> Findings:
     lists = cmake.lists_below(folder)
     every = "\n".join(lists.values())
+    tests = _CTEST.search(lists.get(folder / "CMakeLists.txt", "")) is not None
     return replace(
         found,
         cmake=True,
-        cmake_tests=_CTEST.search(lists.get(folder / "CMakeLists.txt", "")) is not None,
+        cmake_tests=tests,
         # Without a kernel, ptxas prints nothing.
         uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),
         rewritten=_rewritten(folder, lists),
         arch_variables=architectures.cmake_variables(every),
-        **_programs(folder, cmake.programs(folder)),
+        **_programs(folder, cmake.programs(folder), search=not tests),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
 
-def _programs(folder: Path, known: Iterable[Program]) -> dict[str, Any]:
+def _programs(folder: Path, known: Iterable[Program], *, search: bool = True) -> dict[str, Any]:
     """The programs that are known to be built; if none is, whether there are any, and the sources of those that need
     arguments."""
     programs = {program.command: program for program in itertools.islice(known, 5 * MAX_SOURCES)}
-    if programs:
+    if programs or not search:
         return {"programs": tuple(programs.values())}
     texts = {path: read_text(path) for path in files_below(folder) if path.suffix in _SOURCES}
     mains = {path: arguments([text]) for path, text in texts.items() if MAIN.search(text)}

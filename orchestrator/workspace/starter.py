@@ -130,13 +130,13 @@ def _logged(run: str) -> str:
     return f'{run} 2>&1 | tee "{_BUILD_LOG}"'
 
 
-def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
-    keep_going = _run_alone(findings)
+def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *, keep_going: bool = False) -> _Step:
+    began = f"touch {_BEGAN}\n" * findings.unnamed_programs
     if not findings.uses_nvcc:
-        return _Step("build", run, "10m", comment, needs=tools, keep_going=keep_going)
+        return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        architectures.commands(findings.rewritten) + _logged(run),
+        began + architectures.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -148,6 +148,8 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
     )
 
 
+#: The lines of make and ninja that name what failed.
+_WHICH = f' || {{ grep -E "^FAILED: |[*]{{3}} .*Error" "{_BUILD_LOG}"; exit 1; }}'
 _RESOURCE_GATES = (
     "gates:                     # uncomment: the build fails above these limits",
     "  - max(build.kernels[*].registers) <= 128",
@@ -166,13 +168,13 @@ def make_target(targets: tuple[str, ...], goal: str) -> str:
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     variables = "".join(f' {name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    keep = "-k " * _run_alone(findings)
-    line = f"make {keep}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
-    build = _build(findings, line, "", ("make",))
+    more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
+    keep_going = not more and _run_alone(findings)
+    line = f"make {'-k ' * keep_going}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    build = _build(findings, line, "", ("make",), keep_going=keep_going)
     before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
     steps = [replace(build, run="\n".join([*before, build.run]))]
-    more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
     steps += more if any(step.id != "test" for step in more) else [*more, *_run_those_that_can(findings)]
     if findings.make_python:
         return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
@@ -234,9 +236,10 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 
 def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    keep = "MAKEFLAGS=-k " * _run_alone(findings)
-    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\n{keep}cmake --build build --parallel 4"
-    steps = [_build(findings, configure, "", ("cmake",))]
+    keep_going = not findings.cmake_tests and _run_alone(findings)
+    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\n"
+    line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
+    steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         steps.append(_test(run, (("junit", _JUNIT),), _TESTED))
@@ -245,17 +248,16 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
 
 def _run_those_that_can(findings: Findings) -> list[_Step]:
     """Runs the programs that the build makes, if one of them needs no arguments."""
-    if findings.unnamed_programs and not findings.cmake_tests:
+    if findings.unnamed_programs:
         names = " ".join(f"! -name {shlex.quote(name)}" for name in findings.not_run)
-        lines = [f"built() {{ {_BUILT} {names} | sort; }}", _TRY, _TRY_BUILT, _FAILED]
+        lines = [f"{_BUILT} {names} | sort)", _TRY, _TRY_BUILT, _FAILED]
         return [replace(_run("\n".join(lines)), gpu=findings.programs_use_gpu)]
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
 
 def _run_alone(findings: Findings) -> bool:
     """Whether the build makes several programs that run without arguments: one is of use without the others."""
-    unnamed = findings.unnamed_programs and not findings.cmake_tests
-    return unnamed or sum(not program.arguments for program in findings.programs) > 1
+    return findings.unnamed_programs or sum(not program.arguments for program in findings.programs) > 1
 
 
 def _commands(commands: list[str], others: Sequence[str] = ()) -> str:
@@ -334,10 +336,9 @@ def built(source: str, ending: str = "") -> str:
 
 _TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
 #: The programs that the build made, whatever their names.
-_BUILT = (
-    'find . -type f -perm -u+x -newer "$FCCTL_RUN_DIR/steps/build/script.sh" ! -path "*/CMakeFiles/*" ! -name "*.so*"'
-)
-_TRY_BUILT = 'while IFS= read -r program <&3; do try "$(printf %q "$program")"; done 3< <(built)'
+_BEGAN = ".build-began"
+_BUILT = f'built=$(find . -type f -perm -u+x -newer {_BEGAN} ! -path "*/CMakeFiles/*" ! -name "*.so*"'
+_TRY_BUILT = 'while IFS= read -r program <&3; do [ -z "$program" ] || try "$(printf %q "$program")"; done 3<<<"$built"'
 _FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
 
 

@@ -233,7 +233,7 @@ def test_programs_whose_names_are_computed_run(fcctl: Fcctl, tmp_path: Path, bui
     assert "# Found, and not run by this job: scripts/b.sh, src/c.cpp\n" in (tmp_path / "jobs/first.yaml").read_text()
     run = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path).json["steps"][1]
     log = fcctl("logs", "last", "--step", "run", cwd=tmp_path).out
-    assert re.sub(r"==> .*/", "==> ", log) == "==> a <==\na: 3 us\n==> b <==\nb: 3 us\n" + log.splitlines()[-1] + "\n"
+    assert re.sub(r"==> .*/", "==> ", log).startswith("==> a <==\na: 3 us\n==> b <==\nb: 3 us\nfailed: ")
     assert run["message"].endswith("/b")
 
 
@@ -452,6 +452,12 @@ def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: 
     assert (done.code, build["status"], run["status"]) == (100, "failed", "failed")
     assert "step 'build'" in done.json["message"]
     assert run["message"].splitlines()[-1] == "failed: ./a ./b"
+    with_nvcc = repository(tmp_path / "n", {"Makefile": "# nvcc\nall: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
+    script = ["bash", "-eo", "pipefail", "-c", first_job(with_nvcc).steps[0].run]
+    env = {**os.environ, "FCCTL_OUT": str(tmp_path), "FCCTL_CUDA_ARCH": "89"}
+    made = subprocess.run(script, cwd=with_nvcc, env=env, check=False, capture_output=True, text=True)
+    assert (made.returncode, (with_nvcc / "c").exists()) == (1, True)
+    assert re.search(r"\*\*\* .*: a\] Error 1\n\Z", made.stdout), "the last line names it"
 
 
 @pytest.mark.parametrize(
