@@ -36,8 +36,6 @@ class Findings:
     others: tuple[str, ...] = ()  # that a person may want to run, as sources of programs that need arguments
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
-    cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
-    cuda_programs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # that define main(), and nvcc's arguments for each
-    include_folders: tuple[str, ...] = ()  # of headers that are not beside what includes them
+    compiled: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources without a build, and nvcc's arguments for each
     prints_times: bool = False  # a program above prints a time with its unit
     script_tools: tuple[str, ...] = ()  # what gpu_scripts need

@@ -43,7 +43,7 @@ def job_text(findings: Findings, job: str, place: str | None = None) -> str:
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
-job: {_text(job)}
+job: "{job}"
 title: {_title(steps)}
 
 steps:
@@ -54,14 +54,6 @@ steps:
         programs = _step_text(replace(_run_programs(findings), notes=()))
         rest += "\n# They need arguments: uncomment, and write them.\n" + textwrap.indent(programs, "# ")
     return head + "\n".join(_step_text(step) for step in steps) + rest
-
-
-def _text(name: str) -> str:
-    """``name`` for YAML, which reads ``01``, ``1e5`` and ``on`` as no text."""
-    return name if name[0].isalpha() and name not in _NO_TEXT else f'"{name}"'
-
-
-_NO_TEXT = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 
 
 #: The order of the steps, by their ids; and what a script is for, by a part of its name.
@@ -101,18 +93,12 @@ def _steps(findings: Findings) -> list[_Step]:
         return _cmake_steps(findings)
     if findings.python_build:
         return _python_steps(findings)
-    options = [f"-I{folder}" for folder in findings.include_folders]
-    if programs := findings.cuda_programs:
-        lines = {name: f"{_NVCC} -o {built(name)} {shlex.join([*options, *words])}" for name, words in programs}
+    if findings.compiled:
+        lines = {source: f"{_NVCC} {shlex.join(words)}" for source, words in findings.compiled}
         scripts = _python_steps(replace(findings, requirements=False)) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
-    if findings.gpu_scripts:
-        return _python_steps(findings)
-    if findings.cuda_sources:
-        sources = findings.cuda_sources
-        return [_nvcc({n: f"{_NVCC} {shlex.join([*options, '-c', n])} -o {built(n, '.o')}" for n in sources})]
-    if findings.python_tests or findings.python_bench:
+    if findings.gpu_scripts or findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
 
@@ -327,11 +313,6 @@ _PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torc
 
 
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
-
-
-def built(source: str, ending: str = "") -> str:
-    """Where ``source`` is compiled to, quoted for a shell."""
-    return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
 
 
 _TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
