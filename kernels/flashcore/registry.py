@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flashcore.errors import UsageError, nearest
+from flashcore.ladder import NAMED
 from flashcore.variant import Constraint, Parameter, Variant
 
 CSRC = Path(__file__).resolve().parent / "csrc"
@@ -204,9 +205,12 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> (c["PIPELINED"] and c["WARP_ROWS"] == 16),
                 ),
                 Constraint(
-                    "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",
+                    "a block of 512 threads has 128 registers for each, of 640 it has 96: beyond 256 threads, "
+                    "WARP_ROWS * TILE_N <= 1024; beyond 512, 512 and SHARED_Q",
                     lambda c: (
-                        _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
+                        _flagship_warps(c) <= 8
+                        or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
+                        or (_flagship_warps(c) <= 20 and c["WARP_ROWS"] * c["TILE_N"] <= 512 * c["SHARED_Q"])
                     ),
                 ),
                 Constraint(
@@ -223,13 +227,10 @@ VARIANTS: dict[str, Variant] = {
                     "the rings must fit 227 KB of shared memory",
                     lambda c: (
                         2 * c["HEAD_DIM"] * c["TILE_M"]
-                        + c["WARPS_KV"] * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * c["STAGES"] * c["TILE_N"])
+                        + c["WARPS_KV"]
+                        * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * max(c["STAGES"] * c["TILE_N"], c["TILE_M"]))
                         <= 227 * 1024
                     ),
-                ),
-                Constraint(
-                    "a group's results must fit in the memory of its keys: TILE_M <= STAGES * TILE_N",
-                    lambda c: c["WARPS_KV"] == 1 or c["TILE_M"] <= c["STAGES"] * c["TILE_N"],
                 ),
                 Constraint(
                     "MIN_BLOCKS needs at least 128 registers per thread",
@@ -364,8 +365,12 @@ DEFAULTS = {"cuda": "baseline", "cpu": "cpu"}
 
 
 def split(label: str) -> tuple[str, list[str]]:
-    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the name, and the settings as ``--set`` takes them."""
+    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the variant's name, and the settings as ``--set`` takes them; of a
+    rung's name (:mod:`flashcore.ladder`) those that make it come first."""
     name, _, settings = label.partition(":")
+    if name in NAMED:
+        name, _, own = NAMED[name].label.partition(":")
+        settings = f"{own}+{settings}"
     return name, [part for part in settings.split("+") if part]
 
 
@@ -381,6 +386,6 @@ def find(name: str, device: Callable[[], str]) -> Variant:
         raise UsageError(
             f"this source tree has no kernel variant {name!r}",
             cause=f"kernels/flashcore/registry.py lists {len(VARIANTS)} variants, without this one",
-            hint=nearest(name, ["auto", *VARIANTS]),
+            hint=nearest(name, ["auto", *VARIANTS, *NAMED]),
         )
     return VARIANTS[name]

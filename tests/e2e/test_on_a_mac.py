@@ -12,6 +12,7 @@ from tests.mac_like.__main__ import ROOT, SAMPLE
 
 
 @pytest.mark.full
+@pytest.mark.first
 def test_a_sample_passes_on_the_nearest_thing_to_a_mac() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     argv = [sys.executable, "-m", "tests.mac_like", "-n", "2", "-m", "not full", *SAMPLE]

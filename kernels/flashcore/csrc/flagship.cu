@@ -248,7 +248,6 @@ Candidates large_tilings_for_256(Type type) {
 #include "flagship_choice.cuh"
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
-  static thread_local Choice last[2];
   const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0 && args->H_kv >= 0;
   const bool known = args->dtype == 0 || args->dtype == 1;
   if (!positive || !known || (args->H_kv && args->H % args->H_kv)) return cudaErrorInvalidValue;
@@ -258,7 +257,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
     return forward ? forward(args) : cudaErrorFileNotFound;
   }
 #endif
-  return choose(*args, last[args->dtype]);
+  return choose(*args, remembered(*args));
 }
 
 #endif

@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from flashcore import inputs, reference, registry, separate, shapes
+from flashcore import inputs, ladder, reference, registry, separate, shapes
+from flashcore.command.asked import settings_of
 from flashcore.errors import UsageError
 from flashcore.tuned import Tuned
 from flashcore.variant import Constraint, Parameter, Variant
@@ -55,6 +56,18 @@ def test_every_registered_variant_is_complete(entry: Variant) -> None:
     some, more = dict(most[:-4]), dict(most[:-3])  # of the flagship all are a quarter of a million
     assert list(entry.space(more)) == [c for c in entry.space(some) if c.items() >= more.items()]
     assert "flashcore_forward" in entry.source.read_text(encoding="utf-8")
+
+
+def test_a_rung_is_a_variant_by_another_name() -> None:
+    """The names that results and jobs know stay; each idea has one of its own, and a rung below it."""
+    for at, rung in enumerate(ladder.RUNGS):
+        assert rung.below is None if at == 0 else rung.below in [one.name for one in ladder.RUNGS[:at]]
+        name, settings = registry.split(rung.name)
+        assert (name, settings) == registry.split(rung.label)
+        found = registry.VARIANTS[name]
+        assert found.label(found.configure(settings_of(settings))) == rung.label, "as documents have it"
+    assert {rung.label for rung in ladder.RUNGS} >= {"wmma", "fused", "stage2", "stage5"}
+    assert registry.split("staggered:TILE_N=64")[1][-2:] == ["STAGGERED=1", "TILE_N=64"]
 
 
 def test_an_unknown_variant_names_the_nearest() -> None:
