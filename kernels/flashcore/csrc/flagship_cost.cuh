@@ -46,15 +46,10 @@ constexpr double kNext = 398.9;      // by which each other block of a multiproc
 constexpr double kMask[2] = {3.599, 5.883};  // instructions for each masked score of a lane: 16, 32 rows a warp
 constexpr double kCopied = 89.05;    // bytes a clock, from the L2 cache to a multiprocessor
 
-// A block: clocks by itself; of what it shares with the other blocks of its multiprocessor, its quarters taken together, and
-// of its busiest quarter; of copies.
+// Clocks of a block while 1, 2 .. of them run on its multiprocessor. (No tiling has room for more.)
+constexpr int kMostBlocks = 4;
 struct Block {
-  double alone, shared, busiest, copied;
-
-  // While so many run on a multiprocessor.
-  double clocks(int running) const {
-    return beside(alone + kNext * (running - 1), std::fmax(busiest, running * shared), running * copied);
-  }
+  double clocks[kMostBlocks];
 };
 
 // The blocks of a tiling for a shape.
@@ -100,18 +95,23 @@ struct Work {
       quarter[warp % 4] += steps * unit + hidden;
       late = std::fmax(late, hidden);
     }
-    const double sum = quarter[0] + quarter[1] + quarter[2] + quarter[3];
-    const double most = std::fmax(std::fmax(quarter[0], quarter[1]), std::fmax(quarter[2], quarter[3]));
-    return {ends + late + std::ceil(all / c.groups) * step, sum / 4 + kEnds * ends, most + kEnds * ends,
-            (c.rows + 2 * all * c.keys) * load.dim * 2 / kCopied};
+    const double mean = (quarter[0] + quarter[1] + quarter[2] + quarter[3]) / 4 + kEnds * ends;
+    const double most =
+        std::fmax(std::fmax(quarter[0], quarter[1]), std::fmax(quarter[2], quarter[3])) + kEnds * ends;
+    const double alone = ends + late + std::ceil(all / c.groups) * step;
+    const double copied = (c.rows + 2 * all * c.keys) * load.dim * 2 / kCopied;
+    Block found;
+    for (int others = 0; others < kMostBlocks; ++others)
+      found.clocks[others] =
+          beside(alone + kNext * others, std::fmax(most, (others + 1) * mean), (others + 1) * copied);
+    return found;
   }
 };
 
 // A multiprocessor while blocks are dealt out.
 struct Processor {
-  static constexpr int kMost = 4;  // blocks at a time: no tiling has more
-  double now = 0, left[kMost];     // of each block, as a share of it
-  Block blocks[kMost];
+  double now = 0, left[kMostBlocks];  // of each block, as a share of it
+  Block blocks[kMostBlocks];
   int running = 0;
 
   void take(const Block &block) { blocks[running] = block, left[running++] = 1; }
@@ -121,7 +121,7 @@ struct Processor {
     int found = 0;
     end = INFINITY;
     for (int i = 0; i < running; ++i) {
-      const double at = now + left[i] * blocks[i].clocks(running);
+      const double at = now + left[i] * blocks[i].clocks[running - 1];
       if (at < end) end = at, found = i;
     }
     return found;
@@ -129,7 +129,7 @@ struct Processor {
 
   // That one ends, then.
   void end(int block, double then) {
-    for (int i = 0; i < running; ++i) left[i] -= (then - now) / blocks[i].clocks(running);
+    for (int i = 0; i < running; ++i) left[i] -= (then - now) / blocks[i].clocks[running - 1];
     now = then, --running;
     blocks[block] = blocks[running], left[block] = left[running];
   }
@@ -141,13 +141,12 @@ template <typename Tiling>
 double dealt_out(const Work<Tiling> &work, int processors, int resident) {
   constexpr int kProcessors = 256, kRounds = 4;
   if (processors > kProcessors) processors = kProcessors;
-  if (resident > Processor::kMost) resident = Processor::kMost;
   int heads = static_cast<int>(work.load.heads);
   const double count = work.tiles * heads * work.load.batches;
   if (count > kRounds * processors * resident) {
     double sum = 0;
-    for (double tile = 0; tile < work.tiles; ++tile) sum += work.block(tile).clocks(resident);
-    return sum * heads * work.load.batches / processors / resident + work.block(0).clocks(1) / 2;
+    for (double tile = 0; tile < work.tiles; ++tile) sum += work.block(tile).clocks[resident - 1];
+    return sum * heads * work.load.batches / processors / resident + work.block(0).clocks[0] / 2;
   }
   // Blocks of different heads are alike. Where so many heads at a time take as many multiprocessors, one stands for all.
   int alike = heads;
@@ -181,12 +180,13 @@ double dealt_out(const Work<Tiling> &work, int processors, int resident) {
 template <typename Tiling>
 double clocks(const Tiling &c, const Load &load, const Chip &chip, int resident) {
   const Work<Tiling> work(c, load, chip);
+  if (resident > kMostBlocks) resident = kMostBlocks;
   if (load.causal) return dealt_out(work, chip.processors, resident);
   const Block block = work.block(0);
   const double each = std::ceil(work.tiles * load.batches * load.heads / chip.processors);
   const double rounds = std::floor(each / resident);
   const int rest = int(each - rounds * resident);
-  return rounds * block.clocks(resident) + (rest ? block.clocks(rest) : 0);
+  return rounds * block.clocks[resident - 1] + (rest ? block.clocks[rest - 1] : 0);
 }
 
 // The same for two tilings in one launch: full waves of `c`, then the row tiles that are left, divided into those of `rest`;
