@@ -223,7 +223,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
         clock=clock,
         hosts=known_hosts,
         store=FileStore(workspace.results_dir, clock),
-        source=GitSource(),
+        source=GitSource(results=os.path.relpath(workspace.results_dir, workspace.root)),
         observer=watcher,
         clouds=known_clouds,
         book=machine_book(),

@@ -15,8 +15,8 @@ of them 1; a mask of keys alone is padding, left or right, which the kernel itse
 the upper left corner.) All else is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)``
 where its shape is that of the query, and is contiguous where it is not.
 
-``extended`` computes windows, softcap and ALiBi (D = 64, 128); where it cannot, they are computed by their definition.
-A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask.
+``extended`` computes windows, softcap and ALiBi (D = 64, 128), ``decode`` a causal window of a few queries; else their
+definition. A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask.
 
 Forward only: an output that depends on what wants a gradient says so when the gradient is asked for; forward-mode
 gradients are refused at once. ``torch.compile`` and ``torch.export`` take the operator; autocast is PyTorch's.
@@ -329,7 +329,8 @@ def _with_scores(
         raise Unsupported(f"{NAME} has no dropout with a window, softcap or ALiBi", hint="use dropout_p=0.0")
     scores.check(query)
     fits = query.shape[-1] in EXTENDED.head_dims and _fits(query, key, value, causal, enable_gqa, mask)
-    kernel = _kernel(EXTENDED.name) if fits else None
+    few = scores.needs(causal) == "window" and fits and _chosen(query, key, causal, mask)[0] == DECODE
+    kernel = _kernel(DECODE if few else EXTENDED.name) if fits else None
     if kernel is not None:
         four = None if mask is None else _four(mask)
         return kernel.extended((scores,), query, key, value, causal=causal, scale=scale, mask=four)

@@ -20,8 +20,8 @@ import torch
 from flashcore import inputs, reference, roundings, timing
 from flashcore.errors import AuditFailed
 from flashcore.launch import Kernel
-from flashcore.registry import Variant
 from flashcore.shapes import Shape
+from flashcore.variant import Variant
 
 #: Device work after the stop event that is forgiven: the cost of looking, and a share of what was timed.
 LATE_US, LATE_SHARE = 300.0, 0.1
@@ -115,7 +115,7 @@ def outputs(
     Raises:
         AuditFailed: one is wrong.
     """
-    options = inputs.options(shape) if shape else {}
+    options = inputs.options(shape, variant.device) if shape else {}
     for tensors, out in samples:
         with reference.one_thread(out.shape[2] * tensors[1].shape[2]):
             fault = roundings.judge(

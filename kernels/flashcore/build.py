@@ -22,7 +22,8 @@ from typing import Any
 from flashcore import apart, documents, readers, toolchain
 from flashcore.apart import Code
 from flashcore.errors import BuildFailed
-from flashcore.registry import COMMON, CSRC, Configuration, Variant
+from flashcore.registry import CSRC
+from flashcore.variant import COMMON, Configuration, Variant
 
 #: Leave out what no kernel here uses: half of what compilers do for a trial of flagship is to read, four times, what
 #: nvcc includes before any source. With the guard of GCC's header of special functions set, <cmath> is without those of

@@ -42,8 +42,9 @@ from flashcore.build import build
 from flashcore.clocks import Clocks
 from flashcore.errors import LaunchFailed, Unavailable
 from flashcore.launch import Kernel
-from flashcore.registry import CSRC, Variant
+from flashcore.registry import CSRC
 from flashcore.roofline import MMA_FLOP, SUB_PARTITIONS
+from flashcore.variant import Variant
 
 #: Not attention, hence not among the registry's variants; built and cached like one.
 SOURCE = Variant(name="peaks", device="cuda", source=CSRC / "peaks.cu", summary="measured ceilings of this GPU")

@@ -1,129 +1,19 @@
 """Every kernel variant: its source, the inputs it takes, and its compile-time parameters with their legal values.
 
-To add a kernel: put its file in ``csrc/``, and a :class:`Variant` in ``VARIANTS``. Build, check, bench, profile and
-the search over ``Variant.space()`` need nothing more.
-
-Long, since it is one table: every variant with its parameters and their limits.
+To add a kernel: put its file in ``csrc/``, and a :class:`flashcore.variant.Variant` in ``VARIANTS``. Build, check,
+bench, profile and the search over ``Variant.space()`` need nothing more.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flashcore.errors import UsageError, nearest
+from flashcore.ladder import NAMED
+from flashcore.variant import Constraint, Parameter, Variant
 
 CSRC = Path(__file__).resolve().parent / "csrc"
-
-#: A full set of compile-time parameters, name -> value; each becomes ``-DNAME=VALUE``.
-Configuration = dict[str, int]
-
-#: The part of a source that has the functions of flashcore.h.
-COMMON = 1
-
-
-@dataclass(frozen=True)
-class Parameter:
-    name: str
-    values: tuple[int, ...]
-    default: int
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A rule across parameters, ``text`` for people."""
-
-    text: str
-    holds: Callable[[Mapping[str, int]], bool]
-
-
-@dataclass(frozen=True)
-class Variant:
-    name: str
-    device: str  # cuda or cpu
-    source: Path
-    summary: str
-    parameters: tuple[Parameter, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    dtypes: tuple[str, ...] = ("float16",)
-    head_dims: tuple[int, ...] = (64,)
-    causal: bool = True
-    grouped_heads: bool = False  # takes fewer heads of K and V than of Q
-    lower_right: tuple[int, ...] = ()  # head dimensions of which it takes a causal mask to the lower right corner
-    masks: tuple[int, ...] = ()  # head dimensions of which it takes a boolean mask
-    scores: bool = False  # takes flashcore.extras.Scores
-    packed: bool = False  # takes sequences of different lengths one behind the other
-    pages: bool = False  # takes keys and values in pages
-    alignment: int = 2  # bytes that pointers and row starts must be a multiple of
-    eight_bits: str = ""  # which operands have no more: all, or qk: those of Q K^T (flashcore.roundings)
-    chooses: bool = False  # its library has many tilings and takes one by shape and device
-    #: Those tilings, by type and head dimension, in the library's order: "64x32x64,2,2pt" is 64 rows, 32 rows per warp,
-    #: 64 keys, 2 groups, 2 stages, p(ipelined), s(taggered), t(ensor sums), q (SHARED_Q),
-    #: m (takes masks, and is chosen for calls that need that), c (changes scores); or they are numbers of splits.
-    tilings: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
-    #: Its default configuration is several libraries, each for some calls, so that the first call waits for one or
-    #: two. Of each its parts, ``-DPART=`` a sum of some, for several translation units at once. In the
-    #: order that balances them: unit i of n gets each n-th from the i-th on.
-    libraries: tuple[tuple[int, ...], ...] = ()
-    #: The number of the library for a head dimension and calls that need a tiling with masks, or that do not.
-    library_of: Callable[[int, bool], int] = lambda _D, _masked: 0
-    #: What is the same in many configurations, as the part ``COMMON``: the settings to compile it with, as a library of
-    #: its own, for all like the given one, once. Of each configuration only the kernel is compiled then, to a file of
-    #: device code, and the library that opens it is ``told`` the values of these parameters. Empty: nothing is apart.
-    common: Callable[[Mapping[str, int]], Configuration] = lambda _: {}
-    told: tuple[str, ...] = ()
-
-    def configure(self, overrides: Mapping[str, int] | None = None) -> Configuration:
-        """The defaults with ``overrides`` applied.
-
-        Raises:
-            UsageError: an unknown parameter, an illegal value, or a combination that breaks a constraint.
-        """
-        chosen = {p.name: p.default for p in self.parameters}
-        for name, value in (overrides or {}).items():
-            parameter = next((p for p in self.parameters if p.name == name), None)
-            if parameter is None:
-                hint = nearest(name, chosen) if chosen else f"{self.name} has no parameters"
-                raise UsageError(f"{self.name} has no parameter {name}", hint=hint)
-            if value not in parameter.values:
-                legal = ", ".join(map(str, parameter.values))
-                raise UsageError(f"{name}={value} is not a legal value for {self.name}", hint=f"legal values: {legal}")
-            chosen[name] = value
-        for constraint in self.constraints:
-            if not constraint.holds(chosen):
-                raise UsageError(
-                    f"{self.name} cannot be built with these parameters: {constraint.text}",
-                    cause=f"the parameters are {chosen}",
-                )
-        return chosen
-
-    def units(self, library: int, compilers: int) -> list[int]:
-        """``PART`` of each translation unit of a library, for as many compilers at once."""
-        parts = self.libraries[library]
-        count = max(1, min(compilers, len(parts)))
-        return [sum(parts[i::count]) for i in range(count)]
-
-    def label(self, configuration: Mapping[str, int], asked: Container[str] = ()) -> str:
-        """The name, with what differs from the defaults or was ``asked`` for: ``stage5:NUM_PRODUCER_WARPS=2``."""
-        named = [
-            f"{p.name}={configuration[p.name]}"
-            for p in self.parameters
-            if p.name in asked or configuration[p.name] != p.default
-        ]
-        return ":".join(filter(None, (self.name, "+".join(named))))
-
-    def space(self, settled: Mapping[str, int] | None = None) -> Iterator[Configuration]:
-        """Every legal configuration with the values that are ``settled``, the defaults first."""
-        default, only = self.configure(), settled or {}
-        if all(default[name] == value for name, value in only.items()):
-            yield default
-        for values in itertools.product(*((only[p.name],) if p.name in only else p.values for p in self.parameters)):
-            chosen = dict(zip((p.name for p in self.parameters), values))  # noqa: B905 (Python 3.9)
-            if chosen != default and all(c.holds(chosen) for c in self.constraints):
-                yield chosen
 
 
 def _stage2_shared_bytes(c: Mapping[str, int]) -> int:
@@ -139,7 +29,8 @@ _CHOSEN_BY_SHAPE = {
 }  # fmt: skip
 _MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2tm", "128x32x64,1,2tm")
 _FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2ptm")
-_AROUND_96 = ("32x16x32,2,2pt", "64x16x48,1,2pt", "128x32x32,1,2pt", "128x32x48,1,2pt", "64x16x64,1,2ptm")
+_FOR_80 = ("32x16x32,2,2pt", "64x16x48,1,2pt", "128x32x32,1,2pt", "128x32x48,1,2pt", "64x16x64,1,2ptm")
+_FOR_96 = (*_FOR_80[:3], "128x32x64,1,1tq", _FOR_80[4])
 _FOR_256 = ("32x16x32,2,1q", "64x16x64,1,1q", "128x16x32,1,1q")
 _TYPES = ("float16", "bfloat16")
 _FLAGSHIP_TILINGS = {
@@ -152,7 +43,7 @@ _FLAGSHIP_TILINGS = {
         "16x16x32,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt",
         "80x16x64,2,2pst", *_MASKED,
     ),
-    **{(dtype, 80): _AROUND_96 for dtype in _TYPES}, **{(dtype, 96): _AROUND_96 for dtype in _TYPES},
+    **{(dtype, 80): _FOR_80 for dtype in _TYPES}, **{(dtype, 96): _FOR_96 for dtype in _TYPES},
     **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},
 }  # fmt: skip
 _EXTENDED_TILINGS = {
@@ -314,9 +205,12 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> (c["PIPELINED"] and c["WARP_ROWS"] == 16),
                 ),
                 Constraint(
-                    "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",
+                    "a block of 512 threads has 128 registers for each, of 640 it has 96: beyond 256 threads, "
+                    "WARP_ROWS * TILE_N <= 1024; beyond 512, 512 and SHARED_Q",
                     lambda c: (
-                        _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
+                        _flagship_warps(c) <= 8
+                        or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
+                        or (_flagship_warps(c) <= 20 and c["WARP_ROWS"] * c["TILE_N"] <= 512 * c["SHARED_Q"])
                     ),
                 ),
                 Constraint(
@@ -333,13 +227,10 @@ VARIANTS: dict[str, Variant] = {
                     "the rings must fit 227 KB of shared memory",
                     lambda c: (
                         2 * c["HEAD_DIM"] * c["TILE_M"]
-                        + c["WARPS_KV"] * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * c["STAGES"] * c["TILE_N"])
+                        + c["WARPS_KV"]
+                        * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * max(c["STAGES"] * c["TILE_N"], c["TILE_M"]))
                         <= 227 * 1024
                     ),
-                ),
-                Constraint(
-                    "a group's results must fit in the memory of its keys: TILE_M <= STAGES * TILE_N",
-                    lambda c: c["WARPS_KV"] == 1 or c["TILE_M"] <= c["STAGES"] * c["TILE_N"],
                 ),
                 Constraint(
                     "MIN_BLOCKS needs at least 128 registers per thread",
@@ -381,6 +272,7 @@ VARIANTS: dict[str, Variant] = {
             lower_right=(64, 128),
             masks=(64, 128),
             scores=True,
+            window=True,
             packed=True,
             libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # cp.async copies 16 bytes at a time
@@ -405,6 +297,7 @@ VARIANTS: dict[str, Variant] = {
             },
             grouped_heads=True,
             lower_right=(64, 128),
+            window=True,
             libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
         ),
@@ -420,6 +313,7 @@ VARIANTS: dict[str, Variant] = {
             chooses=True,
             grouped_heads=True,
             lower_right=(64, 128),
+            window=True,
             pages=True,
             libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
@@ -471,8 +365,12 @@ DEFAULTS = {"cuda": "baseline", "cpu": "cpu"}
 
 
 def split(label: str) -> tuple[str, list[str]]:
-    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the name, and the settings as ``--set`` takes them."""
+    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the variant's name, and the settings as ``--set`` takes them; of a
+    rung's name (:mod:`flashcore.ladder`) those that make it come first."""
     name, _, settings = label.partition(":")
+    if name in NAMED:
+        name, _, own = NAMED[name].label.partition(":")
+        settings = f"{own}+{settings}"
     return name, [part for part in settings.split("+") if part]
 
 
@@ -488,6 +386,6 @@ def find(name: str, device: Callable[[], str]) -> Variant:
         raise UsageError(
             f"this source tree has no kernel variant {name!r}",
             cause=f"kernels/flashcore/registry.py lists {len(VARIANTS)} variants, without this one",
-            hint=nearest(name, ["auto", *VARIANTS]),
+            hint=nearest(name, ["auto", *VARIANTS, *NAMED]),
         )
     return VARIANTS[name]

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flashcore.registry import Constraint, Parameter
+    from flashcore.variant import Constraint, Parameter
 
 
 class _Open(Exception):

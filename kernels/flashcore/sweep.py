@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from flashcore import build, documents, registry, shapes, toolchain
 from flashcore.errors import FlashcoreError, Unavailable, UsageError
 from flashcore.shapes import Shape
+from flashcore.variant import Configuration, Variant
 
 if TYPE_CHECKING:
     from flashcore.launch import Kernel
@@ -80,7 +81,7 @@ def run(labels: Sequence[str], chosen: dict[str, Shape]) -> dict[str, Any]:
     return documents.document("metrics", tune="flashcore", metrics=metrics, rows=rows, device=gpu.name)
 
 
-def _configurations(labels: Sequence[str]) -> list[tuple[registry.Variant, registry.Configuration]]:
+def _configurations(labels: Sequence[str]) -> list[tuple[Variant, Configuration]]:
     wanted = []
     for label in labels:
         name, settings = registry.split(label)
@@ -93,7 +94,7 @@ def _configurations(labels: Sequence[str]) -> list[tuple[registry.Variant, regis
     return wanted
 
 
-def _kernels(wanted: Sequence[tuple[registry.Variant, registry.Configuration]]) -> dict[str, list[Kernel]]:
+def _kernels(wanted: Sequence[tuple[Variant, Configuration]]) -> dict[str, list[Kernel]]:
     """Built and loaded, those that neither spill nor need stack, by variant."""
     from flashcore.launch import Kernel
 

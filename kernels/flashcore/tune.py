@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from flashcore import build, shapes, toolchain
 from flashcore.errors import AuditFailed, FlashcoreError, Unavailable, UsageError
-from flashcore.registry import Configuration, Variant
 from flashcore.shapes import Shape
+from flashcore.variant import Configuration, Variant
 
 if TYPE_CHECKING:  # torch is needed to serve only
     from flashcore import inputs

@@ -8,7 +8,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -80,6 +80,24 @@ def _acts(part: str) -> bool:
 def folded(path: str) -> str:
     """The key of ``path`` on a file system that ignores case and Unicode form: equal keys are one file."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
+
+
+def ignores_case(folder: Path) -> bool:
+    """Whether ``folder``'s disk has one file for all spellings of a name; False if its own name has no letters."""
+    other = folder.parent / folder.name.swapcase()
+    return other != folder and other.exists() and folder.exists() and other.samefile(folder)
+
+
+def spelled(path: Path) -> Path:
+    """``path``, which is absolute, as a disk that ignores case spells it."""
+    place = Path(path.anchor)
+    for part in path.parts[1:]:
+        names = [part]
+        with suppress(OSError):
+            if ignores_case(place / part):
+                names = [one.name for one in place.iterdir() if folded(one.name) == folded(part)]
+        place /= part if part in names else names[0]
+    return place
 
 
 def _part_is_safe(part: str) -> bool:

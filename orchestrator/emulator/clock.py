@@ -51,15 +51,15 @@ class EmulatedClock:
 
 
 class Timeline:
-    """Calls events in order of time, in its own thread, holding ``lock`` for each call.
+    """The time of a world on ``clock``: calls events in order of time, in its own thread, holding ``lock`` for each.
 
-    ``lock`` is the lock of the emulated world; its condition is notified after every event, so that waiters check
-    again.
+    Its condition is notified after every event, so that waiters check again.
     """
 
-    def __init__(self, clock: EmulatedClock, lock: threading.RLock) -> None:
+    def __init__(self, clock: EmulatedClock) -> None:
         self.clock = clock
-        self.changed = threading.Condition(lock)
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._stopped = False
@@ -77,8 +77,10 @@ class Timeline:
         if self._thread is not None:
             self._thread.join(10)
 
+    def now(self) -> float:
+        return self.clock.now()
+
     def at(self, when: float, event: Callable[[], None]) -> None:
-        """Calls ``event`` once at ``when``. The event itself checks whether it still applies."""
         with self.changed:
             heapq.heappush(self._due, (when, next(self._order), event))
             self.changed.notify_all()
@@ -94,7 +96,6 @@ class Timeline:
             self.changed.notify_all()
 
     def wait(self, until: float, done: Callable[[], bool], *, real_limit_s: float) -> None:
-        """Block until ``done()``, the emulated moment ``until``, or ``real_limit_s`` real seconds have passed."""
         last = time.monotonic() + real_limit_s
         with self.changed:
             while not done() and not self._stopped:

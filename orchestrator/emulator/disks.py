@@ -1,20 +1,12 @@
-"""Disks and snapshots. A disk is a folder (a boot disk's home is in it); a snapshot is a copy of that folder."""
+"""Disks and snapshots."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import stat
-from pathlib import Path
 from typing import Any
 
 from orchestrator.emulator import catalog
 from orchestrator.emulator.refusals import ApiError, invalid, last, link, not_found, path_of
 from orchestrator.emulator.world import Operation, Plan, World, new_resource, step
-
-
-def folder_of(world: World, disk: dict[str, Any]) -> Path:
-    return world.folder / "disks" / str(disk["id"])
 
 
 def find(resources: dict[str, dict[str, Any]], path: str) -> dict[str, Any]:
@@ -69,24 +61,17 @@ def _apply_source(world: World, project: str, disk: dict[str, Any], given: dict[
 
 @step
 def disk_ready(world: World, _operation: Operation, path: str) -> None:
-    """Fill the folder from the disk's snapshot, if it has one."""
     disk = world.disks.get(path)
-    if disk is None or disk["status"] == "READY":
-        return
-    source = disk.get("sourceSnapshotId")
-    folder = folder_of(world, disk)
-    if source is not None and (world.folder / "snapshots" / source).is_dir():
-        _copy(world.folder / "snapshots" / source, folder)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-    disk["status"] = "READY"
+    if disk is not None and disk["status"] != "READY":
+        world.hypervisor.fill_disk(disk)
+        disk["status"] = "READY"
 
 
 @step
 def delete_disk(world: World, _operation: Operation, path: str) -> None:
     disk = world.disks.pop(path, None)
     if disk is not None:
-        shutil.rmtree(folder_of(world, disk), ignore_errors=True)
+        world.hypervisor.delete_disk(disk)
 
 
 def check_deletable(world: World, path: str) -> dict[str, Any]:
@@ -125,33 +110,11 @@ def take_snapshot(world: World, _operation: Operation, path: str, disk: str) -> 
     snapshot, source = world.snapshots.get(path), world.disks.get(disk)
     if snapshot is None or source is None:
         return
-    target = world.folder / "snapshots" / str(snapshot["id"])
-    _copy(folder_of(world, source), target)
-    size = sum(entry.lstat().st_size for entry in target.rglob("*") if entry.is_file() and not entry.is_symlink())
-    snapshot.update(status="READY", storageBytes=str(size))
+    snapshot.update(status="READY", storageBytes=str(world.hypervisor.take_snapshot(snapshot, source)))
 
 
 @step
 def delete_snapshot(world: World, _operation: Operation, path: str) -> None:
     snapshot = world.snapshots.pop(path, None)
     if snapshot is not None:
-        shutil.rmtree(world.folder / "snapshots" / str(snapshot["id"]), ignore_errors=True)
-
-
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        with contextlib.suppress(shutil.Error):  # files deleted during the copy
-            shutil.copytree(source, target, symlinks=True, ignore=_special, dirs_exist_ok=True)
-    else:
-        target.mkdir(parents=True, exist_ok=True)
-
-
-def _special(folder: str, names: list[str]) -> list[str]:
-    """Sockets and pipes are not copied: reading one would block."""
-    special = []
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            mode = (Path(folder) / name).lstat().st_mode
-            if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
-                special.append(name)
-    return special
+        world.hypervisor.delete_snapshot(snapshot)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import secrets
 import shutil
 import tempfile
@@ -12,13 +11,14 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from orchestrator.base.errors import ConflictError
-from orchestrator.emulator import disks, guest, power
-from orchestrator.emulator.clock import EmulatedClock, parse_timestamp
+from orchestrator.base.journal import OwnerLock
+from orchestrator.emulator import guest, power, state
+from orchestrator.emulator.clock import EmulatedClock, Timeline, parse_timestamp
 from orchestrator.emulator.guest import end_orphan
-from orchestrator.emulator.processes import Guardian
+from orchestrator.emulator.hypervisor import ProcessHypervisor
 from orchestrator.emulator.refusals import ApiError, path_of
 from orchestrator.emulator.scenario import Faults, Scenario
 from orchestrator.emulator.server import Server
@@ -32,8 +32,8 @@ EVENTS = ("preempted", "hostError", "deferredStop", "guestTerminate", "terminate
 class Control:
     """Events and settings. Machines are named; an ambiguous name is given as a path."""
 
-    def __init__(self, world: World, faults: Faults) -> None:
-        self._world = world
+    def __init__(self, world: World, hypervisor: ProcessHypervisor, timeline: Timeline, faults: Faults) -> None:
+        self._world, self._hypervisor, self._timeline = world, hypervisor, timeline
         self._faults = faults
 
     def machine(self, name: str) -> Machine:
@@ -59,11 +59,10 @@ class Control:
         """New host keys, as of another host; sshd restarts with them, and they are not published."""
         with self._world.lock:
             machine = self.machine(name)
-            folder = disks.folder_of(self._world, self._world.disks[path_of(machine.resource["disks"][0]["source"])])
-            guest.new_host_keys(folder)
-            running = self._world.running.pop(machine.path, None)
-            if running is not None:
-                running.power_off()
+            disk = self._world.disks[path_of(machine.resource["disks"][0]["source"])]
+            guest.new_host_keys(self._hypervisor.folder_of(disk))
+            if machine.path in self._hypervisor.running:
+                self._hypervisor.power_off(machine)
                 power.boot(self._world, machine.path, machine.life)
 
     def switch_all_off(self) -> None:
@@ -73,7 +72,7 @@ class Control:
                 if machine.status != "TERMINATED":
                     supersede(self._world, machine.path)
                     power.power_off(self._world, machine)
-            self._world.save()
+            self._world.changed()
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """``status``, ``instances/NAME/EVENT`` and ``/rotateHostKeys``, ``clock``, ``stock``, ``quotas``, ``faults``.
@@ -93,7 +92,7 @@ class Control:
             with self._world.lock:
                 return {"instances": {path: machine.status for path, machine in self._world.machines.items()}}
         if parts == ["clock"]:
-            self._world.timeline.advance(float(body.get("advance", 0)))
+            self._timeline.advance(float(body.get("advance", 0)))
             return {"now": self._world.now()}
         if parts == ["stock"]:
             self._world.scenario.stock.update({zone: int(count) for zone, count in body.items()})
@@ -110,11 +109,10 @@ class Control:
         raise ApiError("notFound", f"unknown control of the emulator '{'/'.join(parts)}'")
 
 
-def guest_power(world: World, token: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Handles ``shutdown`` and similar commands inside an instance. Raises ApiError: no running instance has this
-    token."""
+def guest_power(world: World, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Handles ``shutdown`` and similar commands inside an instance. Raises ApiError: there is none at ``path``."""
     with world.lock:
-        machine = world.machines.get(world.guests.get(token, ""))
+        machine = world.machines.get(path)
         if machine is None:
             raise ApiError("notFound", "unknown guest")
         unit, do = str(body.get("unit", "shutdown")), body.get("do")
@@ -126,7 +124,7 @@ def guest_power(world: World, token: str, body: dict[str, Any]) -> dict[str, Any
         elif do in ("off", "reboot"):
             after = max(0.0, float(body.get("after_s", 0)))
             power.set_timer(world, machine, unit, world.now() + after, reboot=do == "reboot")
-        world.save()
+        world.changed()
         return {}
 
 
@@ -165,15 +163,18 @@ class Emulator:
         # Made by start(): an emulator that never starts leaves nothing behind.
         self._folder = state or Path(tempfile.gettempdir()) / f"fcctl-emulator-{secrets.token_hex(8)}"
         self._port = port
-        self._lock_file: IO[str] | None = None
+        self._owned: OwnerLock | None = None
         self._server: Server | None = None
         self._fresh_secret = fresh_secret
         self._asked = time.monotonic()
         #: Set when a client requests the end.
         self.ended = threading.Event()
-        self.world = World(self._folder.resolve(), self.clock, self.scenario)
-        self.world.guardian = Guardian(self.world.folder if self._temporary else None)
-        self.control = Control(self.world, self.faults)
+        self.timeline = Timeline(self.clock)
+        self.hypervisor = ProcessHypervisor(self._folder.resolve(), self.scenario, temporary=self._temporary)
+        self.world = World(self.scenario, self.timeline, self.hypervisor)
+        self.world.changed = self._save
+        self._secret = ""
+        self.control = Control(self.world, self.hypervisor, self.timeline, self.faults)
         self._service = Service(self.world, self.faults)
 
     # ------------------------------------------------------------------------------------------------ start and stop
@@ -183,13 +184,12 @@ class Emulator:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock()
         world = self.world
-        before = world.load()
-        if self._fresh_secret or not world.secret:
-            world.secret = secrets.token_urlsafe(16)
-        if before is not None and before > self.clock.now():
+        before, secret = state.load(world, self._folder) or (0.0, "")
+        self._secret = secrets.token_urlsafe(16) if self._fresh_secret or not secret else secret
+        if before > self.clock.now():
             self.clock.advance(before - self.clock.now())
         try:
-            self._server = Server(self._port, world.secret, self._answer)
+            self._server = Server(self._port, self._secret, self._answer)
         except OSError as error:
             self._unlock()
             self._remove_if_temporary()
@@ -198,11 +198,11 @@ class Emulator:
                 cause=str(error),
                 hint="let the system choose a port: fcctl emulator --port 0",
             ) from None
-        world.url = self.url
+        self.hypervisor.url = self.url
         with world.lock:
             self._resume()
-            world.save()
-        world.timeline.start()
+            self._save()
+        self.timeline.start()
         serve = {"poll_interval": 0.05}
         threading.Thread(target=self._server.serve_forever, kwargs=serve, name="emulator-http", daemon=True).start()
         return self
@@ -215,14 +215,11 @@ class Emulator:
         self._server.shutdown()
         self._server.server_close()
         self._server = None
-        self.world.timeline.stop()
+        self.timeline.stop()
         with self.world.lock:
             with contextlib.suppress(FileNotFoundError):  # the folder was deleted
-                self.world.save()
-            for guest in self.world.running.values():
-                guest.power_off()
-            self.world.running.clear()
-        self.world.guardian.dismiss()
+                self._save()
+            self.hypervisor.stop()
         self._unlock()
         self._remove_if_temporary()
 
@@ -240,7 +237,7 @@ class Emulator:
         """``api_endpoint`` for Google's library; gcloud wants it with ``/compute/v1/`` appended."""
         if self._server is None:
             raise RuntimeError("the emulator is not started")
-        return f"http://127.0.0.1:{self._server.server_port}/{self.world.secret}"
+        return f"http://127.0.0.1:{self._server.server_port}/{self._secret}"
 
     def all_done(self) -> bool:
         """Whether all operations are done."""
@@ -259,7 +256,7 @@ class Emulator:
 
     def advance(self, seconds: float) -> None:
         """Advances the emulated time and executes everything due."""
-        self.world.timeline.advance(seconds)
+        self.timeline.advance(seconds)
 
     def preempt(self, name: str) -> None:
         self.control.happen(name, "preempted")
@@ -275,7 +272,7 @@ class Emulator:
         """The home on the boot disk of an instance."""
         with self.world.lock:
             disk = self.world.disks[path_of(self.machine(name).resource["disks"][0]["source"])]
-            return disks.folder_of(self.world, disk) / "home"
+            return self.hypervisor.folder_of(disk) / "home"
 
     # ------------------------------------------------------------------------------------------------------- requests
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +288,7 @@ class Emulator:
         if method == "POST" and path.startswith("/emulator/"):
             return self.control.post(path.removeprefix("/emulator/"), body)
         if method == "POST" and path.startswith("/guest/") and path.endswith("/power"):
-            return guest_power(self.world, path.split("/")[2], body)
+            return guest_power(self.world, self.hypervisor.path_of_guest(path.split("/")[2]), body)
         raise ApiError("notFound", "Not Found")
 
     # -------------------------------------------------------------------------------------------------------- restart
@@ -303,7 +300,7 @@ class Emulator:
         for machine in self.world.machines.values():
             disk = self.world.disks.get(path_of(machine.resource["disks"][0]["source"]))
             if disk is not None:
-                end_orphan(disks.folder_of(self.world, disk), machine.volatile)
+                end_orphan(self.hypervisor.folder_of(disk), machine.volatile)
             machine.volatile = None
             if machine.status == "RUNNING":
                 self._power_back(machine)
@@ -319,28 +316,21 @@ class Emulator:
             power.set_timer(self.world, machine, unit, due)
 
     # ----------------------------------------------------------------------------------------------------- the folder
+    def _save(self) -> None:
+        state.save(self.world, self._folder, self._secret)
+
     def _lock(self) -> None:
-        self._lock_file = (self._folder / "lock").open("a")
-        limit = time.monotonic() + _LOOKERS_S
-        while True:
-            try:
-                return fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if time.monotonic() < limit:
-                    time.sleep(0.01)
-                    continue
-                self._lock_file.close()
-                raise ConflictError(
-                    f"another emulator uses {self._folder}",
-                    hint="stop that emulator, or choose another folder: --state DIR",
-                ) from None
+        self._owned = OwnerLock.within(self._folder / "lock", _LOOKERS_S)
+        if self._owned is None:
+            raise ConflictError(
+                f"another emulator uses {self._folder}",
+                hint="stop that emulator, or choose another folder: --state DIR",
+            )
 
     def _remove_if_temporary(self) -> None:
         if self._temporary:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _unlock(self) -> None:
-        if self._lock_file is not None:
-            with contextlib.suppress(OSError):
-                self._lock_file.close()
-            self._lock_file = None
+        if self._owned is not None:
+            self._owned.release()

@@ -7,7 +7,6 @@ from typing import Any
 
 from orchestrator.emulator import catalog, disks, power
 from orchestrator.emulator.call import Call
-from orchestrator.emulator.guest import login_name
 from orchestrator.emulator.refusals import (
     ApiError,
     check_fingerprint,
@@ -27,18 +26,19 @@ SSH_PORT = "fcctl-emulator-ssh-port"
 SSH_USER = "fcctl-emulator-ssh-user"
 
 
-def view(machine: Machine) -> dict[str, Any]:
+def view(world: World, machine: Machine) -> dict[str, Any]:
     """The resource as clients get it. While it is off or boots, it has no port: at the next boot, another program may
     have the one that it had."""
-    if machine.volatile is None:
+    login = world.hypervisor.login(machine)
+    if login is None:
         return machine.resource
-    ours = [{"key": SSH_PORT, "value": str(machine.port)}, {"key": SSH_USER, "value": login_name()}]
+    ours = [{"key": key, "value": str(value)} for key, value in zip((SSH_PORT, SSH_USER), login, strict=True)]
     metadata = machine.resource["metadata"]
     return {**machine.resource, "metadata": {**metadata, "items": [*metadata.get("items", []), *ours]}}
 
 
 def get(call: Call) -> dict[str, Any]:
-    return view(call.machine())
+    return view(call.world, call.machine())
 
 
 def insert(call: Call) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def change(world: World, operation: Operation, values: dict[str, Any]) -> None:
     if machine is not None:
         machine.resource.update(values)
         if "metadata" in values:
-            power.authorize(world, machine)
+            world.hypervisor.authorize(machine)
 
 
 def _without_ours(items: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -245,8 +245,7 @@ def test_permissions(call: Call) -> dict[str, Any]:
 
 def serial_port(call: Call) -> dict[str, Any]:
     machine = call.machine()
-    guest = call.world.running.get(machine.path)
-    text = (guest.volatile / "sshd.log").read_text(errors="replace") if guest is not None else machine.boot_error
+    text = machine.boot_error or call.world.hypervisor.serial_output(machine)
     start = int(call.query.get("start") or 0)
     return {
         "kind": "compute#serialPortOutput",

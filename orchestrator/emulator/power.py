@@ -6,7 +6,6 @@ one. The cloud's deadline is computed from the scheduling, which requests may se
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
@@ -14,9 +13,8 @@ from typing import Any
 from orchestrator.emulator import disks
 from orchestrator.emulator.call import admit
 from orchestrator.emulator.clock import parse_timestamp, timestamp
-from orchestrator.emulator.guest import Guest, host_keys, login_name
 from orchestrator.emulator.refusals import OperationError, invalid, path_of, seconds_of
-from orchestrator.emulator.world import Machine, Operation, Plan, World, begin, step, supersede
+from orchestrator.emulator.world import BilledTime, Machine, Operation, Plan, World, begin, step, supersede
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,20 +98,30 @@ def allocate(
 
 
 @instance_step
-def enter_running(world: World, _operation: Operation, machine: Machine) -> None:
-    """RUNNING: the cloud's deadline counts from here, and the system boots."""
+def enter_running(world: World, operation: Operation, machine: Machine) -> None:
+    """RUNNING: the cloud bills from here, its deadline counts from here, and the system boots."""
     now = world.now()
     machine.life += 1
     machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(now))
+    _bill(world, operation, machine)
     for interface in machine.resource["networkInterfaces"]:
         for access in interface.get("accessConfigs", []):
             access["natIP"] = "127.0.0.1"
     arm(world, machine, deadline(machine, now))
-    life = machine.life
-    if world.scenario.latency.boot:
-        world.later(world.scenario.latency.boot, partial(boot, world, machine.path, life))
+    _after(world, world.scenario.latency.boot, partial(boot, world, machine.path, machine.life))
+
+
+def _bill(world: World, operation: Operation, machine: Machine) -> None:
+    resource = machine.resource
+    world.billed.append(BilledTime(resource["id"], resource["name"], operation.resource["name"], world.now()))
+
+
+def _after(world: World, delay: float, event: Callable[[], None]) -> None:
+    """Without a delay it is called now."""
+    if delay:
+        world.later(delay, event)
     else:
-        boot(world, machine.path, life)
+        event()
 
 
 def arm(world: World, machine: Machine, deadline: float | None) -> None:
@@ -122,16 +130,13 @@ def arm(world: World, machine: Machine, deadline: float | None) -> None:
         machine.resource.pop("resourceStatus", None)
         return
     machine.resource["resourceStatus"] = {"scheduling": {"terminationTimestamp": timestamp(deadline)}}
-    lateness = world.scenario.latency.expiry_lateness
-    world.timeline.at(deadline + lateness, partial(_expire, world, machine.path, machine.life))
+    world.timeline.at(deadline + world.lateness(), partial(_expire, world, machine.path, machine.life))
 
 
-@step
-def shut_down(world: World, operation: Operation) -> None:
+@instance_step
+def shut_down(world: World, operation: Operation, machine: Machine) -> None:
     supersede(world, operation.target, operation)
-    guest = world.running.get(operation.target)
-    if guest is not None:
-        guest.shut_down()
+    world.hypervisor.shut_down(machine)
 
 
 @instance_step
@@ -141,13 +146,10 @@ def switch_off(world: World, _operation: Operation, machine: Machine) -> None:
 
 def power_off(world: World, machine: Machine, status: str = "TERMINATED") -> None:
     """Cuts the power: what is not on a disk is lost."""
-    guest = world.running.pop(machine.path, None)
-    if guest is not None:
-        guest.power_off()
-    world.guests = {token: path for token, path in world.guests.items() if path != machine.path}
+    world.hypervisor.power_off(machine)
+    world.end_billing(machine)
     machine.life += 1
     machine.timers.clear()
-    machine.volatile = None
     machine.resource.pop("resourceStatus", None)
     machine.resource.update(status=status, lastStopTimestamp=timestamp(world.now()))
     for interface in machine.resource["networkInterfaces"]:
@@ -171,9 +173,9 @@ def forget(world: World, operation: Operation, machine: Machine, created: Sequen
 
 
 @instance_step
-def freeze(world: World, operation: Operation, machine: Machine) -> None:
-    if operation.target in world.running:
-        world.running[operation.target].freeze()
+def freeze(world: World, _operation: Operation, machine: Machine) -> None:
+    world.hypervisor.freeze(machine)
+    world.end_billing(machine)
     machine.life += 1
     machine.resource.pop("resourceStatus", None)
     machine.resource.update(status="SUSPENDED", lastSuspendedTimestamp=timestamp(world.now()))
@@ -181,10 +183,10 @@ def freeze(world: World, operation: Operation, machine: Machine) -> None:
 
 @instance_step
 def thaw(world: World, operation: Operation, machine: Machine) -> None:
-    if operation.target not in world.running:  # the emulator was restarted
+    if not world.hypervisor.thaw(machine):  # the emulator was restarted
         enter_running(world, operation)
         return
-    world.running[operation.target].thaw()
+    _bill(world, operation, machine)
     machine.life += 1
     machine.resource.update(status="RUNNING", lastStartTimestamp=timestamp(world.now()))
     arm(world, machine, deadline(machine, world.now()))
@@ -200,34 +202,18 @@ def _running(world: World, path: str, life: int) -> Machine | None:
 
 
 def boot(world: World, path: str, life: int) -> None:
-    """Starts sshd; publishes host keys at the first boot; permits logins when the guest agent is up."""
+    """Boots the system; publishes host keys at the first boot; permits logins when the guest agent is up."""
     machine = _running(world, path, life)
     if machine is None:
         return
-    token = secrets.token_urlsafe(16)
-    folder = disks.folder_of(world, world.disks[path_of(machine.resource["disks"][0]["source"])])
     try:
-        guest = Guest.boot(
-            folder,
-            instance_id=machine.resource["id"],
-            port=machine.port,
-            url=world.url,
-            token=token,
-            path=world.scenario.guest_path,
-            make_disk=world.make_disk,
-            announce=world.guardian.announce,
-        )
+        world.hypervisor.boot(machine, world.disks[path_of(machine.resource["disks"][0]["source"])])
     except OSError as error:
         _LOG.exception("instance %s does not boot", path)
-        machine.volatile, machine.boot_error = None, f"the system does not boot: {error}\n"
+        machine.boot_error = f"the system does not boot: {error}\n"
         return
-    world.guests[token] = path
-    world.running[path] = guest
-    machine.port, machine.volatile, machine.boot_error = guest.port, str(guest.volatile), ""
-    if world.scenario.latency.login:
-        world.later(world.scenario.latency.login, partial(_guest_agent, world, path, life))
-    else:
-        _guest_agent(world, path, life)
+    machine.boot_error = ""
+    _after(world, world.scenario.latency.login, partial(_guest_agent, world, path, life))
 
 
 def _guest_agent(world: World, path: str, life: int) -> None:
@@ -235,22 +221,10 @@ def _guest_agent(world: World, path: str, life: int) -> None:
     if machine is None:
         return
     if not machine.booted and machine.metadata().get("enable-guest-attributes", "").upper() == "TRUE":
-        machine.guest_attributes.update(
-            {f"hostkeys/{kind}": blob for kind, blob in host_keys(world.running[path].disk).items()}
-        )
+        keys = world.hypervisor.host_keys(machine)
+        machine.guest_attributes.update({f"hostkeys/{kind}": key for kind, key in keys.items()})
     machine.booted = True
-    authorize(world, machine)
-
-
-def authorize(world: World, machine: Machine) -> None:
-    """Gives sshd the metadata's keys for the one user; none with OS Login, as on real machines."""
-    guest = world.running.get(machine.path)
-    if guest is None:
-        return
-    metadata = machine.metadata()
-    entries = [line.partition(":") for line in metadata.get("ssh-keys", "").splitlines()]
-    keys = [key.strip() for user, _, key in entries if user.strip() == login_name()]
-    guest.authorize([] if metadata.get("enable-oslogin", "").upper() == "TRUE" else keys)
+    world.hypervisor.authorize(machine)
 
 
 def set_timer(world: World, machine: Machine, unit: str, due: float, *, reboot: bool = False) -> None:
@@ -264,18 +238,16 @@ def _timer(world: World, path: str, life: int, unit: str, due: float, reboot: bo
     if machine is None or machine.timers.get(unit) != due:
         return
     if reboot:
-        _reboot(world, machine)
+        restart(world, machine)
     else:
         happen(world, machine, "compute.instances.guestTerminate")
 
 
-def _reboot(world: World, machine: Machine) -> None:
-    """Reboots: power and deadline stay; what is not on a disk is lost."""
-    guest = world.running.pop(machine.path, None)
-    if guest is not None:
-        guest.power_off()
+def restart(world: World, machine: Machine) -> None:
+    """Of its system: power and deadline stay; what is not on a disk is lost."""
+    world.hypervisor.power_off(machine)
     machine.timers.clear()
-    boot(world, machine.path, machine.life)
+    _after(world, world.scenario.latency.boot, partial(boot, world, machine.path, machine.life))
 
 
 # ----------------------------------------------------------------------------------------------- what the cloud does

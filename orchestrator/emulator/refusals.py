@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import re
-import secrets
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -167,9 +167,9 @@ def last(url: str) -> str:
     return url.rstrip("/").rsplit("/", 1)[-1]
 
 
-def new_id() -> str:
+def new_id(rng: random.Random) -> str:
     """A fresh unsigned 64-bit id, as JSON carries it."""
-    return str(secrets.randbelow(2**62) + 2**60)
+    return str(rng.getrandbits(62) + 2**60)
 
 
 def fingerprint(value: Any) -> str:

@@ -263,6 +263,10 @@ def _firewalls(call: Call) -> Iterator[Resource]:
             )  # fmt: skip
 
 
+def _instances(call: Call) -> Iterator[Resource]:
+    return (instances.view(call.world, machine) for machine in call.world.machines.values())
+
+
 REGIONS = Collection("regions", "region", _regions)
 ZONES = Collection("zones", "zone", _zones)
 MACHINE_TYPES = Collection("machineTypes", "machineType", _machine_types)
@@ -271,7 +275,9 @@ IMAGES = Collection("images", "image", _images)
 NETWORKS = Collection("networks", "network", _networks)
 FIREWALLS = Collection("firewalls", "firewall", _firewalls)
 RESERVATIONS = Collection("reservations", "reservation", lambda _call: ())  # a project without any
-INSTANCES = Collection("instances", "instance", lambda call: map(instances.view, call.world.machines.values()))
+INSTANCES = Collection(
+    "instances", "instance", lambda call: [instances.view(call.world, m) for m in call.world.machines.values()]
+)
 DISKS = Collection("disks", "disk", lambda call: call.world.disks.values())
 SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots.values())
 ADDRESSES = Collection("addresses", "address", lambda call: call.world.addresses.values())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import re
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from orchestrator.emulator import instances, requests
@@ -103,6 +102,7 @@ def _compiled(action: str, method: str, template: str, handler: Handler) -> Rout
 ROUTES = tuple(_compiled(*row) for row in (*(row for read in _READ for row in _reading(*read)), *_OTHERS))
 
 
+@lru_cache(maxsize=512)
 def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
     """The route of ``projects/...`` and the names in the path."""
     for route in ROUTES:
@@ -111,7 +111,7 @@ def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
     return None
 
 
-_POLL_S = 0.005
+_LONGEST_DELAY_S = 86400.0
 #: Of a request that no fault meets.
 NOTHING = Effect.model_construct()
 
@@ -146,7 +146,7 @@ class Service:
         call = Call(self._world, route.action, path, at, query, body, fault)
         do = fault.do if fault is not None else NOTHING
         if do.delay is not None:
-            self._sleep(do.delay)
+            self._world.timeline.wait(self._world.now() + do.delay, lambda: False, real_limit_s=_LONGEST_DELAY_S)
         if do.http is not None:
             raise do.http.error()
         if do.drop == "before":
@@ -154,10 +154,10 @@ class Service:
         waited = route.handler(call) if route.action.endswith(".wait") else None  # without the lock: it blocks
         with self._world.lock:
             answer = waited or (self._once(call, route) if method != "GET" else route.handler(call))
-            answer = copy.deepcopy(answer)
+            copied: dict[str, Any] = json.loads(json.dumps(answer))
         if do.drop is not None:
             raise LostReply
-        return answer
+        return copied
 
     def _once(self, call: Call, route: Route) -> dict[str, Any]:
         """A repeated requestId gets the first operation. A refused request is not recorded."""
@@ -174,7 +174,7 @@ class Service:
             return self._world.operations[before[1]].resource
         answer = route.handler(call)
         self._world.requests[key] = (digest, answer["selfLink"][answer["selfLink"].index("projects/") :])
-        self._world.save()
+        self._world.changed()
         return answer
 
     def _admit(self, action: str, project: str) -> None:
@@ -193,12 +193,6 @@ class Service:
             if len(self._recent) >= scenario.requests_per_minute:
                 raise ApiError("rateLimitExceeded", "Quota exceeded for quota metric 'Queries' of service compute.")
             self._recent.append(now)
-
-    def _sleep(self, seconds: float) -> None:
-        """Waits emulated seconds."""
-        until = self._world.now() + seconds
-        while self._world.now() < until:
-            time.sleep(_POLL_S)
 
 
 def _check_uuid(text: str) -> None:

@@ -1,22 +1,17 @@
-"""What the emulator holds, and the operations that change it."""
+"""The core of the emulated cloud: its resources, the operations that change them, and what it bills."""
 
 from __future__ import annotations
 
-import json
-import secrets
-import threading
+import random
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from orchestrator.emulator.clock import EmulatedClock, Timeline, timestamp
-from orchestrator.emulator.processes import Guardian
+from orchestrator.emulator.clock import timestamp
 from orchestrator.emulator.refusals import ApiError, OperationError, check_name, labelled, last, link, new_id
 from orchestrator.emulator.scenario import Fault, Scenario
-
-STATE_VERSION = 1
 
 
 @dataclass
@@ -28,6 +23,7 @@ class Machine:
     #: Incremented with every change of power, so that an event of an earlier life is ignored.
     life: int = 0
     port: int | None = None
+    #: Whether its system has been up once.
     booted: bool = False
     guest_attributes: dict[str, str] = field(default_factory=dict)
     #: The guest's timers: unit -> when it powers off, emulated seconds since the epoch.
@@ -72,18 +68,89 @@ class Operation:
         return bool(self.resource["status"] == "DONE")
 
 
+class Time(Protocol):
+    """The time of a world, real or virtual, and what happens later in it."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held by whatever changes the world."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def at(self, when: float, event: Callable[[], None]) -> None:
+        """Calls ``event`` once at ``when``, with the lock held. The event itself checks whether it still applies."""
+
+    def wait(self, until: float, done: Callable[[], bool], *, real_limit_s: float) -> None:
+        """Blocks until ``done()``, the moment ``until``, or ``real_limit_s`` real seconds have passed."""
+
+
+class Hypervisor(Protocol):
+    """What is inside the machines and on the disks of a world. Called with the world's lock held."""
+
+    def boot(self, machine: Machine, disk: dict[str, Any]) -> None:
+        """From its boot disk. Raises OSError: its system does not boot."""
+
+    def shut_down(self, machine: Machine) -> None:
+        """Ends its system; the power is still on."""
+
+    def power_off(self, machine: Machine) -> None:
+        """What is not on a disk is lost. Of a machine without power: nothing happens."""
+
+    def freeze(self, machine: Machine) -> None: ...
+
+    def thaw(self, machine: Machine) -> bool:
+        """False if its memory was lost."""
+
+    def authorize(self, machine: Machine) -> None:
+        """Gives its system the SSH keys of the metadata, if it is up."""
+
+    def host_keys(self, machine: Machine) -> dict[str, str]:
+        """Key type (``ssh-ed25519``) -> base64 key."""
+
+    def login(self, machine: Machine) -> tuple[int, str] | None:
+        """Port on this computer and user name; None: nobody can log in."""
+
+    def serial_output(self, machine: Machine) -> str: ...
+
+    def fill_disk(self, disk: dict[str, Any]) -> None:
+        """From the disk's snapshot, if it has one."""
+
+    def delete_disk(self, disk: dict[str, Any]) -> None: ...
+
+    def take_snapshot(self, snapshot: dict[str, Any], disk: dict[str, Any]) -> int:
+        """Copies the disk; returns the bytes stored."""
+
+    def delete_snapshot(self, snapshot: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class BilledTime:
+    """A time that the cloud bills a machine for: from RUNNING until its power is off."""
+
+    machine_id: str
+    name: str
+    #: The operation that turned it on; empty: none.
+    operation: str
+    since: float
+    until: float | None = None
+
+
 class World:
-    """The resources by path (``projects/P/zones/Z/instances/I``), the clock, the lock.
+    """The resources by path (``projects/P/zones/Z/instances/I``), without threads, files and processes of its own.
 
     Functions of other modules that change a world hold :attr:`lock`.
     """
 
-    def __init__(self, folder: Path, clock: EmulatedClock, scenario: Scenario) -> None:
-        self.folder = folder
-        self.clock = clock
+    def __init__(
+        self, scenario: Scenario, timeline: Time, hypervisor: Hypervisor, rng: random.Random | None = None
+    ) -> None:
+        """Args: rng: makes the ids of resources; the system's, if None."""
         self.scenario = scenario
-        self.lock = threading.RLock()
-        self.timeline = Timeline(clock, self.lock)
+        self.timeline = timeline
+        self.lock = timeline.lock
+        self.hypervisor = hypervisor
+        self.rng = rng or random.SystemRandom()
         self.machines: dict[str, Machine] = {}
         self.disks: dict[str, dict[str, Any]] = {}
         self.snapshots: dict[str, dict[str, Any]] = {}
@@ -91,66 +158,22 @@ class World:
         self.operations: dict[str, Operation] = {}
         #: project and requestId -> digest of the request, path of its operation
         self.requests: dict[str, tuple[str, str]] = {}
-        #: Guest token -> machine path, while the power is on.
-        self.guests: dict[str, str] = {}
-        #: How an sshd reaches this emulator; known once it listens.
-        self.url = ""
-        #: machine path -> its running guest
-        self.running: dict[str, Any] = {}
-        self.secret = ""
-        #: Ends the machines if this process is killed.
-        self.guardian = Guardian()
-        #: Makes what is on the disk of a machine that boots; None: this computer's programs are the machine's.
-        self.make_disk: Callable[[Path], object] | None = None
+        self.billed: list[BilledTime] = []
+        #: Called after each change, with the lock held.
+        self.changed: Callable[[], None] = lambda: None
+        #: How late maxRunDuration is enforced, seconds.
+        self.lateness: Callable[[], float] = lambda: self.scenario.latency.expiry_lateness
 
     def now(self) -> float:
-        return self.clock.now()
+        return self.timeline.now()
 
     def later(self, delay: float, event: Callable[[], None]) -> None:
         self.timeline.at(self.now() + delay, event)
 
-    # ------------------------------------------------------------------------------------------------ on disk
-    def save(self) -> None:
-        """Writes the state atomically."""
-        with self.lock:
-            state = {
-                "version": STATE_VERSION,
-                "now": self.now(),
-                "secret": self.secret,
-                "machines": [asdict(machine) for machine in self.machines.values()],
-                "disks": self.disks,
-                "snapshots": self.snapshots,
-                "addresses": self.addresses,
-                "operations": [asdict(operation) for operation in self.operations.values()],
-                "requests": self.requests,
-            }
-            target = self.folder / "state.json"
-            fresh = self.folder / "state.json.new"
-            fresh.write_text(json.dumps(state), encoding="utf-8")
-            fresh.chmod(0o600)
-            fresh.replace(target)
-
-    def load(self) -> float | None:
-        """Loads the state of an earlier emulator; returns its time, or None if there was none. Raises ValueError: an
-        invalid file."""
-        try:
-            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            raise ValueError(f"{self.folder / 'state.json'} was written by another version of the emulator")
-        for value in state["machines"]:
-            machine = Machine(**value)
-            self.machines[machine.path] = machine
-        for value in state["operations"]:
-            steps = [Step(**step) for step in value.pop("steps")]
-            operation = Operation(**value, steps=steps)
-            self.operations[operation.path] = operation
-        self.disks, self.snapshots = state["disks"], state["snapshots"]
-        self.addresses = state.get("addresses", {})
-        self.requests = {key: (digest, answer) for key, (digest, answer) in state["requests"].items()}
-        self.secret = state["secret"]
-        return float(state["now"])
+    def end_billing(self, machine: Machine) -> None:
+        for time in self.billed:
+            if time.machine_id == machine.resource["id"] and time.until is None:
+                time.until = self.now()
 
 
 Effect = Callable[..., None]
@@ -171,7 +194,7 @@ def new_resource(world: World, kind: str, folder: str, given: dict[str, Any], am
         raise ApiError("alreadyExists", f"The resource '{path}' already exists")
     return {
         "kind": f"compute#{kind}",
-        "id": new_id(),
+        "id": new_id(world.rng),
         "name": given["name"],
         "selfLink": link(path),
         "creationTimestamp": timestamp(world.now()),
@@ -207,10 +230,10 @@ def begin(
         error: what it ends with, if a scripted fault says so.
     """
     now = world.now()
-    path = f"{_parent(target)}/operations/operation-{int(now * 1000)}-{secrets.token_hex(8)}"
+    path = f"{_parent(target)}/operations/operation-{int(now * 1000)}-{world.rng.getrandbits(64):016x}"
     resource: dict[str, Any] = {
         "kind": "compute#operation",
-        "id": new_id(),
+        "id": new_id(world.rng),
         "name": last(path),
         "operationType": kind,
         "targetLink": link(target),
@@ -231,7 +254,7 @@ def begin(
     _forget_old(world)
     world.operations[path] = operation
     schedule(world, operation)
-    world.save()
+    world.changed()
     return operation
 
 
@@ -278,7 +301,7 @@ def _next_step(world: World, operation: Operation) -> None:
     except OperationError as error:
         fail(world, operation, error.fields())
     schedule(world, operation)
-    world.save()
+    world.changed()
 
 
 @step

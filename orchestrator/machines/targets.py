@@ -56,7 +56,7 @@ class TargetBase(BaseModel):
     name: Name
     #: The folder of the host program: runner, trees and runs.
     root: str = "~/.fcctl"
-    #: A Python >= 3.8 for the host program, where ``python3`` is not one.
+    #: A Python >= 3.8 for the host program; the environment that it is in is active in steps.
     python: str | None = None
     #: A connection that is silent for so long is dead.
     link_timeout_s: Annotated[float, Field(ge=2, le=600)] = 20.0

@@ -75,6 +75,8 @@ class CostPlan:
     spot: SpotPreview | None = None
     #: Whether the machine is priced as it was seen; else as the target describes it.
     seen: bool = False
+    #: The plan of the target that compiles for it; part of the worst case.
+    builder: CostPlan | None = None
 
     @property
     def expected_usd(self) -> float | None:
@@ -82,8 +84,9 @@ class CostPlan:
 
     @property
     def worst_usd(self) -> float:
-        """In the dearest of the choices."""
-        return max(choice.worst_usd for choice in self.choices) + self.egress_usd
+        """In the dearest of the choices, with its builder."""
+        built = self.builder.worst_usd if self.builder is not None else 0.0
+        return max(choice.worst_usd for choice in self.choices) + self.egress_usd + built
 
     @property
     def refused_by(self) -> list[str]:
@@ -113,6 +116,7 @@ class CostPlan:
             "standing": [asdict(one) for one in self.standing],
             "caps": dict(self.caps),
             "spot": self.spot.as_json() if self.spot is not None else None,
+            "builder": self.builder.as_json() if self.builder is not None else None,
         }
 
 
@@ -126,10 +130,11 @@ def cost_plan(
     job_cap_usd: float | None = None,
     past: Sequence[Past] = (),
     egress_usd: float = 0.0,
+    builder: CostPlan | None = None,
 ) -> CostPlan:
     """Returns the plan of one run. ``steps`` are (activity, step) on the machine, ``past`` earlier passed runs of them,
-    ``egress_usd`` is the cost of fetching results. Raises ConfigError without a price or if the steps exceed the
-    target's limit."""
+    ``egress_usd`` is the cost of fetching results, ``builder`` the plan of what compiles for it. Raises ConfigError
+    without a price or if the steps exceed the target's limit."""
     machine = target.cloud
     lines = _lines(steps, max_minutes, machine, past)
     expected = [line.expected_s for line in lines if line.expected_s is not None]
@@ -153,6 +158,7 @@ def cost_plan(
         egress_usd=0.0 if machine is None else egress_usd,
         spot=None if machine is None else spot_preview(machine, budget.prices),
         seen=machine is not None and bool(budget.seen(machine)),
+        builder=builder,
     )
 
 

@@ -23,8 +23,8 @@ from orchestrator.results.archive_format import (
     MAX_MANIFEST_BYTES,
     BadArchive,
     Item,
-    TarReader,
     manifest,
+    members,
     read_manifest,
 )
 from orchestrator.results.look import Shown
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 LEVEL = 9
 #: What a decompressor may need of memory; zstd's own default for files made by strangers.
 WINDOW_BYTES = 128 * 1024 * 1024
+#: Bytes that are read at once.
+CHUNK = 1024 * 1024
+#: In place of a file that does not follow.
+_NONE: tuple[str, int, IO[bytes]] = "", 0, io.BytesIO()
 
 
 @dataclass
@@ -113,32 +117,27 @@ def _read(store: FileStore, path: Path, keep: bool) -> Imported:
         size = os.fstat(file.fileno()).st_size
         unpacked = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).stream_reader(file)
         try:
-            tar = TarReader(unpacked)
-            members = iter(tar)
-            items = read_manifest(_manifest(members, tar), size)
+            files = members(unpacked)
+            items = read_manifest(_manifest(*next(files, _NONE)), size)
             _room(store, items)
             taking = _Taking(store, undo, keep)
             for item in items:
-                name, announced = next(members, ("", 0))
+                name, announced, content = next(files, _NONE)
                 if (name, announced) != (item.name, item.size):
                     raise BadArchive(f"the next file must be {item.name!r:.200}, but is {name!r:.200}")
-                taking.take(item, tar)
-            if next(members, None) is not None:
+                taking.take(item, content)
+            if next(files, None) is not None:
                 raise BadArchive("it contains more than its manifest lists")
             return taking.finish()
         except zstandard.ZstdError as exc:
             raise BadArchive(f"zstd reports: {str(exc)[:200]}") from exc
 
 
-def _manifest(members: Iterator[tuple[str, int]], tar: TarReader) -> object:
-    name, size = next(members, ("", 0))
+def _manifest(name: str, size: int, content: IO[bytes]) -> object:
     if name != MANIFEST or size > MAX_MANIFEST_BYTES:
         raise BadArchive("its first file is not a manifest")
-    content = bytearray()
-    for piece in tar.chunks():
-        content += piece
     try:
-        return json_text.Budget().loads(content)
+        return json_text.Budget().loads(content.read())
     except json_text.TooLarge as exc:
         raise BadArchive(f"its manifest is too large: {exc}") from None
     except ValueError:
@@ -166,14 +165,14 @@ class _Taking:
         self._here: dict[str, bool] = {}  # run id -> whether all files so far are the same
         self._done = Imported()
 
-    def take(self, item: Item, tar: TarReader) -> None:
+    def take(self, item: Item, content: IO[bytes]) -> None:
         if item.run_id not in self._here and item.run_id not in self._open:
             self._begin(item.run_id)
         digest, offset = hashlib.sha256(), 0
         target = self._open.get(item.run_id)
         if target is not None and not item.size:
             target.write(item.path, 0, b"")
-        for piece in tar.chunks():
+        while piece := content.read(CHUNK):
             digest.update(piece)
             if target is not None:
                 target.write(item.path, offset, piece)

@@ -17,7 +17,7 @@ MISSION = "mission"
 #: that others are compared with: every step went well.
 MEASURED, COMPARED = ("passed", "incomplete", "failed"), ("passed", "incomplete")
 _QUERY = """
-    SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio FROM benchmarks
+    SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio, spread FROM benchmarks
     WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id
 """
 
@@ -35,6 +35,19 @@ class Headline:
     reference: float | None = None
     #: The time over the reference's, as measured in pairs where it was.
     ratio: float | None = None
+    #: The 90th percentile over the median.
+    spread: float | None = None
+
+
+_IN_COMMON = """
+    SELECT benchmark, variant, mode FROM benchmarks WHERE run_id IN (?, ?) AND reference = 0
+    GROUP BY benchmark, variant, mode HAVING count(DISTINCT run_id) = 2
+"""
+
+
+def in_common(store: FileStore, run_id: str, other: str) -> list[str]:
+    """Names of the benchmarks that both runs measured."""
+    return [" ".join(filter(None, names)) for names in store.query(_IN_COMMON, (run_id, other))]
 
 
 def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
@@ -43,8 +56,8 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
     if not run_ids:
         return {}
     ours, theirs = (store.query(_QUERY.format(", ".join("?" * len(run_ids)), flag), run_ids) for flag in (0, 1))
-    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50, _ in reversed(theirs)}
-    for run_id, _, name, mode, _, _, p50, _ in theirs:  # the fastest, by the case that names begin with
+    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50, *_ in reversed(theirs)}
+    for run_id, _, name, mode, _, _, p50, *_ in theirs:  # the fastest, by the case that names begin with
         key = (run_id, mode, name.partition("/")[0])
         beside[key] = min(p50, beside[key])
     jobs: dict[str, list[tuple[str, str]]] = {}
@@ -53,9 +66,9 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
     main = {job: _main(names_of) for job, names_of in jobs.items()}
     return {
         run_id: Headline(
-            run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])), ratio
+            run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])), ratio, spread
         )
-        for run_id, job, name, mode, unit, variant, p50, ratio in ours
+        for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours
         if (name, mode) == main[job]
     }
 

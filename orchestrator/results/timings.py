@@ -173,6 +173,7 @@ class Measurement:
     #: Its time over that of the fastest reference beside it, as measured in pairs where it was; None without one.
     ratio: float | None = None
     settings: str = ""  # what --set replaced: TILE=64 STAGES=2
+    spread: float | None = None  # its 90th percentile over its median
 
 
 #: Benchmarks of one document that the index keeps, and characters of a name.
@@ -197,6 +198,7 @@ def measurements(
         if middle is None or middle <= 0:
             continue
         ratio = next((peers.ratio(timing, reference) for reference in peers.references(timing)), None)
+        p90 = timing.stats.get("p90")
         measured.append(
             Measurement(
                 **pick(run, "run_id created job target status git_commit tree_sha256"),
@@ -213,6 +215,7 @@ def measurements(
                 driver=stated[:TEXT] if isinstance(stated, str) and stated else driver,
                 ratio=ratio.value if ratio else None,
                 settings=settings[:TEXT],
+                spread=p90 / middle if p90 else None,
             )
         )
     return measured

@@ -91,7 +91,7 @@ def installed(kind: Kind, entry: Entry) -> bool:
     """Whether exactly this entry is there."""
     folder = _folder(kind)
     if kind == "launchd":
-        return _text(folder / plist_name(entry)) in plists(entry)
+        return _text(folder / plist_name(entry)) in (plist(entry), plist(entry, "Background"))
     return all(_text(folder / name) == text for name, text in render(kind, entry).items())
 
 
@@ -213,10 +213,6 @@ def plist(entry: Entry, session: str = "Aqua") -> str:
     return plistlib.dumps(content).decode()
 
 
-def plists(entry: Entry) -> tuple[str, str]:
-    return plist(entry), plist(entry, "Background")
-
-
 def load(entry: Entry) -> None:
     """Loads the entry that was written, for this user at the screen or else in the background. Raises FcctlError."""
     make_folders(log_path(entry).parent)
@@ -265,9 +261,14 @@ def launchd_findings(entry: Entry, firings: Iterable[tuple[str, str]]) -> Iterat
     failed."""
     if blocked := protected(entry.folder):
         new = Path.home() / entry.folder.name
-        move = f"{shlex.join(['mv', str(entry.folder), str(new)])} && {shlex.join(['fcctl', '-C', str(new)])}"
+        install = ["schedule", "install"]  # the entry has the folder's name, so the old one is removed first
+        move = (
+            ["fcctl", *install, "--remove"],
+            ["mv", str(entry.folder), str(new)],
+            ["fcctl", "-C", str(new), *install],
+        )
         why = f"programs that launchd starts cannot access ~/{blocked}, unless Python has Full Disk Access"
-        yield Finding("schedules", "folder", "warn", why, f"{move} schedule install")
+        yield Finding("schedules", "folder", "warn", why, " && ".join(map(shlex.join, move)))
     for where, text in [("the last call", _last_complaint(entry)), *firings]:
         for words, why, fix in _REFUSED:
             if words in text:

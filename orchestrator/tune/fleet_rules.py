@@ -100,7 +100,7 @@ def member_job(search: wire.RunPlan, name: str, env: Mapping[str, str]) -> Job:
         id="member", run=run, tune="member", timeout=step.timeout_s, activity="tune",
         exit_codes={"69": "unavailable", "75": "warned"}, env={},
     )  # fmt: skip
-    return Job(job=MEMBER, title=f"Help {search.run_id}: {search.title}"[:200], env=dict(env), steps=[member])
+    return Job(job=MEMBER, title=f"Worker host of {search.run_id}: {search.title}"[:200], env=dict(env), steps=[member])
 
 
 @dataclass(frozen=True)

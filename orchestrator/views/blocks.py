@@ -38,9 +38,10 @@ Line = tuple[str | Cell, ...]
 class Grid:
     """A table. Columns in ``numbers`` are aligned right, rows in ``references`` are not ours.
 
-    A terminal that is too narrow leaves out the columns in ``optional``, the first of them first; -1 stands for the
-    notes. Values of the column ``group`` are lines of their own once it is left out; those in ``below`` are then in a
-    line for each row below the table.
+    A terminal leaves out empty columns in ``optional``; one that is too narrow leaves out others of them, the first of
+    them first; -1 stands for the notes. Values of the column ``group`` are lines of their own once it is left out;
+    those in ``below`` are then in a line for each row below the table. A header without a word is not shown. Text in
+    the columns ``fold`` is never cut.
     """
 
     kind: ClassVar[str] = "grid"
@@ -52,6 +53,7 @@ class Grid:
     optional: tuple[int, ...] = ()
     group: int | None = None
     below: tuple[int, ...] = ()
+    fold: tuple[int, ...] = ()
     #: On a page each row has a box with its key, for the form ``pick``; those in ``chosen`` are checked.
     keys: tuple[str, ...] = ()
     chosen: frozenset[str] = frozenset()
@@ -70,6 +72,8 @@ class Chart:
     rows: tuple[Line, ...]
     #: As a grid's, of the numbers.
     keys: tuple[str, ...] = ()
+    #: What the picture shows, above it.
+    notes: tuple[Text, ...] = ()
 
     @property
     def numbers(self) -> Grid:
@@ -80,7 +84,7 @@ class Chart:
 @dataclass(frozen=True)
 class Text:
     """A paragraph. A ``note`` explains, and is left out of Markdown. ``style``: soft, notice, hint, good, bad,
-    doubt, answer, or empty."""
+    doubt, answer, path (kept in one piece), or empty."""
 
     kind: ClassVar[str] = "text"
     text: str

@@ -72,11 +72,16 @@ def local(epoch: float) -> str:
 
 
 def usd(value: float | None) -> str:
-    """``$0.0123`` below a dollar, ``$1.23`` from there on; ``-`` for what nobody knows."""
+    """``$0.0123`` below ten cents, ``$1.23`` from there on; ``-`` for what nobody knows."""
     if value is None:
         return "-"
     sign, size = ("-" if value < 0 else ""), abs(value)
-    return f"{sign}${size:.2f}" if size >= 1 or size == 0 else f"{sign}${size:.4f}"
+    return f"{sign}${size:.2f}" if size >= 0.0995 or size == 0 else f"{sign}${size:.4f}"
+
+
+def price(usd_per_hour: float) -> str:
+    """``$0.7068``, as the cloud lists it."""
+    return f"${usd_per_hour:.4f}"
 
 
 def whole(value: float | None) -> str:
@@ -124,6 +129,14 @@ def speed(ratio: float) -> str:
     return f"{significant(1 / ratio)}x faster" if ratio < 1 else f"{significant(ratio)}x slower"
 
 
+def against(ratio: float | None, name: str) -> str:
+    """``2.31x faster than PyTorch``, ``as fast as PyTorch``; empty if not measured."""
+    if ratio is None or ratio <= 0:
+        return ""
+    words = speed(ratio)
+    return f"{words} {'as' if words == 'as fast' else 'than'} {name}"
+
+
 def interval(ratio: float, low: float, high: float) -> str:
     """The bounds of a ratio in the terms that :func:`speed` tells it in: ``[2.25, 2.40]``."""
     low, high = (1 / high, 1 / low) if ratio < 1 else (low, high)
@@ -133,6 +146,14 @@ def interval(ratio: float, low: float, high: float) -> str:
 def percent(ratio: float) -> str:
     """A ratio of times as a change: ``+5.1 %`` is slower."""
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"
+
+
+def difference(ratio: float) -> str:
+    """A ratio of times in words: ``5.1 % slower``, ``2.08x faster``, ``equal``."""
+    if not 0.5 < ratio < 2:
+        return speed(ratio)
+    share = f"{100 * abs(ratio - 1):.1f} %"
+    return "equal" if share == "0.0 %" else f"{share} {'slower' if ratio > 1 else 'faster'}"
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:

@@ -94,14 +94,14 @@ def _fits(console: Console, table: Table, width: int) -> bool:
 
 class FirstThatFits:
     """Of several tables that show the same, the first that is not wider than the terminal, the last if none is; each
-    with the lines below it."""
+    with the lines below it, and the table whose width counts, in which columns that fold are narrow."""
 
-    def __init__(self, choices: Sequence[tuple[Table, Sequence[Text]]]) -> None:
+    def __init__(self, choices: Sequence[tuple[Table, Table, Sequence[Text]]]) -> None:
         self._choices = choices
 
     def _chosen(self, console: Console, options: ConsoleOptions) -> RenderableType:
         fitting = (one for one in self._choices[:-1] if _fits(console, one[0], options.max_width))
-        table, below = next(fitting, self._choices[-1])
+        _, table, below = next(fitting, self._choices[-1])
         return Group(table, *below) if below else table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -126,26 +126,36 @@ def show_blocks(console: Console, what: Iterable[blocks.Block]) -> None:
 def rendered(block: blocks.Block) -> Iterator[Piece]:
     match block:
         case blocks.Text():
-            yield block.text, "dim" if block.note else _STYLES.get(block.style, "")
+            path = block.style == "path"
+            yield unbroken(block.text) if path else (block.text, "dim" if block.note else _STYLES.get(block.style, ""))
         case blocks.Heading():
             yield Text(f"\n{block.text}", "bold").append(f"  {block.soft}" if block.soft else "", "dim not bold")
         case blocks.Facts():
-            width = max((len(name) for name, _ in block.pairs), default=0)
+            table = plain_table(True, False)
             for name, value in block.pairs:
-                yield Text(f"{name:<{width}}  ").append_text(_cell(value))
+                table.add_row(name, _cell(value))
+            yield table
         case blocks.Grid():
-            dropped = [frozenset(block.optional[:n]) for n in range(len(block.optional) + 1)]
+            blank = {i for i in block.optional if i >= 0 and not any(blocks.plain(row[i]) for row in block.rows)}
+            dropped = [frozenset((*blank, *block.optional[:n])) for n in range(len(block.optional) + 1)]
             choices = [*((drop, 200) for drop in dropped), *((dropped[-1], width) for width in (40, 24, 16))]
-            yield FirstThatFits([(_grid(block, drop, width), [*_below(block, drop)]) for drop, width in choices])
+            yield FirstThatFits([
+                (_grid(block, drop, width, NARROW), _grid(block, drop, width), [*_below(block, drop)])
+                for drop, width in choices
+            ])  # fmt: skip
         case blocks.Folded():
             yield f"\n{block.summary}", "bold"
             for inner in block.blocks:
                 yield from rendered(inner)
 
 
-def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int) -> Table:
+#: What a column that folds needs at least, and all that is shown of its text.
+NARROW, WHOLE = 24, 600
+
+
+def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int, folded: int = WHOLE) -> Table:
     columns, group = [i for i in range(len(grid.header)) if i not in dropped], None
-    table = Table()
+    table = Table(show_header=any(grid.header))
     for i in columns:
         right = i in grid.numbers
         table.add_column(grid.header[i], justify="right" if right else "left", no_wrap=right, overflow="fold")
@@ -154,7 +164,8 @@ def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int) -> Table:
             group = row[grid.group or 0]
             table.add_row(Text(blocks.plain(group) or "-", "bold"))
         # What a row is called is never cut, so that it can be copied: it folds.
-        table.add_row(*(_cell(row[i], width if i else 200, notes=-1 not in dropped) for i in columns))
+        widths = {i: folded if i in grid.fold else width if i else 200 for i in columns}
+        table.add_row(*(_cell(row[i], widths[i], notes=-1 not in dropped) for i in columns))
     return table
 
 

@@ -24,6 +24,43 @@ _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _MAX_PROJECTS = 100
 #: Their scripts are run from the folder above them.
 _NO_PROJECTS = {"bench", "benchmark", "benchmarks", "scripts", "test", "tests"}
+#: Runs are data of this machine.
+_RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.sqlite*\n"
+_REACHED = "# Your GPU machine. To check whether fcctl can reach it: fcctl doctor --on gpu"
+_NO_HOST = "# A GPU machine reached over SSH: uncomment these lines and set your host."
+
+
+def _config_text(name: str, host: str | None) -> str:
+    """A commented fcctl.toml for a project called ``name``; with ``host``, an ssh target ``gpu`` that reaches it."""
+    mark = "" if host else "# "
+    return f"""\
+# fcctl: where kernels run. All keys: docs/configuration.md; to see the current values: fcctl config show --origin
+
+[project]
+name = "{name}"            # name of the source folder on the GPU machine
+# jobs = "jobs"             # folder of the job files
+# results = "results"       # folder of the collected results
+
+# The target "local" is this computer and always exists: fcctl run first --on local
+{_REACHED if host else _NO_HOST}
+{mark}[targets.gpu]
+{mark}kind = "ssh"
+{mark}host = "{host or "gpu-box"}"            # a name, an address, or an alias of ~/.ssh/config
+# user = "me"
+# port = 22
+# usd_per_hour = 0.75       # what an hour costs you, for the reports
+
+# An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: docs/gcp.md; to try it
+# without an account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4
+# [targets.l4]
+# kind = "gcp"
+# project = "my-project"
+# instance = "my-l4"
+# zones = ["us-west1-c", "us-west1-a", "us-central1-a"]
+
+# [budget]
+# per_run_usd = 2.0         # a run that may cost more is refused
+"""
 
 
 @dataclass
@@ -70,7 +107,7 @@ def init_example(folder: Path, *, force: bool = False) -> Written:
             paths = [source / "fcctl.toml", *(path for part in _EXAMPLE for path in _all_files(source / part))]
             for path in reversed(paths):  # fcctl.toml, which makes it a workspace, is the last
                 _write(done, folder / path.relative_to(source), path.read_bytes(), replace=force)
-            _write(done, folder / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
+            _write(done, folder / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
     except OSError as error:
         raise _not_writable(folder, error) from error
     return done
@@ -115,12 +152,12 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     projects = _projects(done.root)
     done.jobs = list(projects) or done.jobs
     done.name = slug(done.root.resolve().name)[:48].strip("-")
-    _write(done, done.root / "fcctl.toml", starter.config_text(done.name, host), replace=force)
+    _write(done, done.root / "fcctl.toml", _config_text(done.name, host), replace=force)
     for job in done.jobs:
         place = projects.get(job)
         text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
         _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
-    _write(done, done.root / "results" / ".gitignore", starter.RESULTS_IGNORE, replace=False)
+    _write(done, done.root / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
 
 
 def _write(done: Written, path: Path, content: str | bytes, *, replace: bool) -> None:

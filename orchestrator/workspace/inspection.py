@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.workspace import architectures, cmake, makefiles, starter
 from orchestrator.workspace.findings import Findings
-from orchestrator.workspace.programs import MAIN, Program, arguments
+from orchestrator.workspace.programs import MAIN, Program, arguments, script_needs_arguments
 from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
 
 _PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
@@ -53,14 +53,7 @@ _KERNEL = re.compile(
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
 #: Triton's tutorials end with ``benchmark.run(print_data=True)``.
 _SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
-_BENCHES = (
-    "bench.py",
-    "benchmark.py",
-    "benchmarks.py",
-    "benchmarks/bench*.py",
-    "benchmark/bench*.py",
-    "bench/bench*.py",
-)
+_BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/bench*.py")
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
@@ -76,14 +69,18 @@ _ELSEWHERE = re.compile(r"^[^#\n]*\b(?:gcloud|ssh|scp|rsync)\b", re.MULTILINE)
 def inspect_folder(folder: Path) -> Findings:
     """What there is to build in ``folder``."""
     benches = _benches(folder)
-    bench = next(iter(benches), None)
+    bench = next((name for name in benches if not script_needs_arguments(read_text(folder / name))), None)
     text = read_text(folder / bench) if bench else ""
     option = _OUT.search(text)
+    built = _built(folder, bench)
+    scripts = dict(_shell_scripts(folder))
+    others = [*(n for n, here in scripts.items() if not here), *(n for n in benches[:MAX_SOURCES] if n != bench)]
     return replace(
-        _built(folder, bench),
+        built,
         bench_out=option[0].strip("\"'") if option else None,
         bench_reads="flashcore" if option and _FLASHCORE.search(text) and "p50" in text else None,
-        shell_scripts=(*_shell_scripts(folder), *((name, False) for name in benches[1:MAX_SOURCES])),
+        shell_scripts=tuple(name for name, here in scripts.items() if here),
+        others=(*others, *built.others),
     )
 
 
@@ -107,12 +104,7 @@ def _python_build(folder: Path) -> str | None:
 
 def _benches(folder: Path) -> list[str]:
     """The scripts that time something, the likeliest first: at the top, with ``--out``, named as the folder."""
-    paths = [
-        path
-        for pattern in _BENCHES
-        for path in sorted(folder.glob(pattern))
-        if path.is_file() and path.name.isprintable()
-    ]
+    paths = [p for glob in _BENCHES for p in sorted(folder.glob(glob)) if p.is_file() and p.name.isprintable()]
     name = re.sub(r"\W", "_", folder.resolve().name).lower()
 
     def unlikely(path: Path) -> tuple[bool, bool]:
@@ -122,8 +114,9 @@ def _benches(folder: Path) -> list[str]:
 
 
 def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
-    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top are only named."""
-    for pattern in ("scripts/*.sh", "*.sh"):
+    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top, and notebooks, are
+    only named."""
+    for pattern in ("scripts/*.sh", "*.sh", "*.ipynb"):
         for path in sorted(folder.glob(pattern))[:MAX_SOURCES]:
             if path.name.isprintable():
                 here = path.parent != folder and not _ELSEWHERE.search(read_text(path))
@@ -144,7 +137,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
     script = _TEST_SCRIPT if not tests and _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)) else ""
     found = replace(
         found, python_tests=tests or bool(script), python_test_script=script, python_bench=bench,
-        uses_nvcc=bool(kernels), python_build=python,
+        uses_nvcc=bool(kernels), python_build=python, requirements=(folder / "requirements.txt").is_file(),
     )  # fmt: skip
     for builder, names in () if python else _BUILDERS.items():
         if name := next((name for name in names if (folder / name).is_file()), None):
@@ -204,21 +197,24 @@ def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str]
 
 def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
     """Of a folder without build files: programs for nvcc, and scripts that compile kernels when they run."""
-    names = tuple(itertools.islice((name for name, text in texts.items() if MAIN.search(text)), MAX_SOURCES))
+    names = [name for name, text in texts.items() if MAIN.search(text)]
+    names, left_out = names[:MAX_SOURCES], names[MAX_SOURCES : 10 * MAX_SOURCES]
     extensions, kernel_scripts = gpu_scripts(folder)
     scripts = (*extensions, *kernel_scripts)
+    left_out += [name for name in scripts if script_needs_arguments(read_text(folder / name))]
+    scripts = tuple(name for name in scripts if name not in left_out)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
-    libraries = tuple(dict.fromkeys(name for text in texts.values() for name in _LIBRARY.findall(text)))
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
     kernels = found.cuda_sources
     alone = [n for n in kernels if n not in names and Path(n).name not in included and not _TORCH.search(texts[n])]
     return replace(
         found,
-        cuda_sources=tuple(alone), cuda_libraries=libraries,
-        cuda_programs=tuple((name, tuple(_linked(name, names, alone))) for name in names),
+        cuda_sources=tuple(alone),
+        cuda_programs=tuple((name, tuple(_arguments([name, *_linked(name, names, alone)], texts))) for name in names),
         include_folders=tuple(_include_folders(folder, {name: texts[name] for name in (*names, *alone)})),
         programs=tuple(Program(starter.built(name), arguments([texts[name]])) for name in names),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),
+        others=tuple(left_out),
         gpu_scripts=scripts, script_tools=("torch",) * uses_torch + ("nvcc",) * bool(extensions),
     )  # fmt: skip
 
@@ -234,6 +230,13 @@ def _include_folders(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:
             if places and not beside.is_file() and places[0] not in found:
                 found.add(places[0])
                 yield places[0].rstrip("/") or "."
+
+
+def _arguments(sources: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
+    """The sources of a program, and the libraries whose headers they include."""
+    yield from sources
+    libraries = (library for source in sources for library in _LIBRARY.findall(texts[source]))
+    yield from dict.fromkeys(f"-l{library}" for library in libraries)
 
 
 def _linked(program: str, programs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:

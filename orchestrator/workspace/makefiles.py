@@ -251,10 +251,6 @@ def _stem(pattern: str, name: str) -> str | None:
     return name[len(start) : len(name) - len(end)] if matches else None
 
 
-def _pattern_of(targets: str, name: str) -> bool:
-    return any("%" in target and _stem(target, name) is not None for target in targets.split())
-
-
 def _substituted(pattern: str, into: str, words: str) -> str:
     stems = ((word, _stem(pattern, word)) for word in words.split())
     return " ".join(word if stem is None else into.replace("%", stem) for word, stem in stems)

@@ -13,6 +13,7 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base import toml
 from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
 from orchestrator.base.files import alone_in, disk_errors, write_atomic
+from orchestrator.base.safe_paths import spelled
 
 FILE_NAME = "fcctl.toml"
 #: Folders in ``runs/`` of incomplete or deleted runs.
@@ -22,7 +23,7 @@ _UNFINISHED = re.compile(r".+\.partial|\.import-.+|\.pruned-.+")
 def find_root(start: Path) -> Path:
     """The nearest folder from ``start`` upward that holds fcctl.toml, which no run left there. Raises NotFoundError:
     there is none."""
-    start = start.absolute()
+    start = spelled(start.absolute())
     if not start.is_dir():
         raise NotFoundError(f"{start} is not a folder")
     if (root := next(roots(start), None)) is not None:
@@ -61,7 +62,7 @@ def _holds(root: Path, folder: Path) -> bool:
     results: object = "results"
     with suppress(OSError, ValueError, LookupError, TypeError):  # no such setting, or unreadable
         results = toml.loads((root / FILE_NAME).read_text(encoding="utf-8-sig"))["project"]["results"]
-    return folder.is_relative_to((root / Path(str(results)).expanduser()).resolve())
+    return folder.is_relative_to(spelled((root / Path(str(results)).expanduser()).resolve()))
 
 
 def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> None:

@@ -1,17 +1,14 @@
-"""The first fcctl.toml and the first job for a repository. Text only: nothing is read or written."""
+"""The first job for a repository. Text only: nothing is read or written."""
 
 from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.workspace import architectures
 from orchestrator.workspace.findings import Findings
-
-#: Written to the results folder's .gitignore: runs are data of this machine.
-RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.sqlite*\n"
 
 _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
@@ -32,45 +29,9 @@ class _Step:
     env: str | None = None
     collect: tuple[tuple[str, str], ...] = ()
     optional: bool = False  # whether there may be nothing to collect: a build may find all up to date
+    keep_going: bool = False
     gates: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-_REACHED = "# Your GPU machine. To check whether fcctl can reach it: fcctl doctor --on gpu"
-_EXAMPLE = "# A GPU machine reached over SSH: uncomment these lines and set your host."
-
-
-def config_text(name: str, host: str | None = None) -> str:
-    """A commented fcctl.toml for a project called ``name``; with ``host``, an ssh target ``gpu`` that reaches it."""
-    mark = "" if host else "# "
-    return f"""\
-# fcctl: where kernels run. All keys: docs/configuration.md; to see the current values: fcctl config show --origin
-
-[project]
-name = "{name}"            # name of the source folder on the GPU machine
-# jobs = "jobs"             # folder of the job files
-# results = "results"       # folder of the collected results
-
-# The target "local" is this computer and always exists: fcctl run first --on local
-{_REACHED if host else _EXAMPLE}
-{mark}[targets.gpu]
-{mark}kind = "ssh"
-{mark}host = "{host or "gpu-box"}"            # a name, an address, or an alias of ~/.ssh/config
-# user = "me"
-# port = 22
-# usd_per_hour = 0.75       # what an hour costs you, for the reports
-
-# An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: docs/gcp.md; to try it
-# without an account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4
-# [targets.l4]
-# kind = "gcp"
-# project = "my-project"
-# instance = "my-l4"
-# zones = ["us-west1-c", "us-west1-a", "us-central1-a"]
-
-# [budget]
-# per_run_usd = 2.0         # a run that may cost more is refused
-"""
 
 
 def job_text(findings: Findings, job: str, place: str | None = None) -> str:
@@ -87,6 +48,7 @@ title: {_title(steps)}
 
 steps:
 """
+    others += findings.others
     rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
     if findings.programs and not any(step.id in ("run", "bench") for step in steps):
         programs = _step_text(replace(_run_programs(findings), notes=()))
@@ -108,13 +70,13 @@ _PURPOSES = {"build": "build", "compile": "build", "test": "test", "check": "tes
              "ncu": "profile"}  # fmt: skip
 
 
-def _with_scripts(steps: list[_Step], scripts: tuple[tuple[str, bool], ...]) -> tuple[list[_Step], list[str]]:
+def _with_scripts(steps: list[_Step], scripts: tuple[str, ...]) -> tuple[list[_Step], list[str]]:
     """The steps with those that only a shell script has; and the scripts that are in none."""
     added: dict[str, _Step] = {}
     others = []
-    for script, works_here in scripts:
+    for script in scripts:
         name = script.rpartition("/")[2]
-        purpose = next((step for part, step in _PURPOSES.items() if part in name), "") if works_here else ""
+        purpose = next((step for part, step in _PURPOSES.items() if part in name), "")
         if not purpose or purpose in added or any(step.id == purpose for step in steps):
             others.append(script)
         elif purpose == "bench":
@@ -139,19 +101,17 @@ def _steps(findings: Findings) -> list[_Step]:
         return _cmake_steps(findings)
     if findings.python_build:
         return _python_steps(findings)
-    if findings.cuda_programs:
-        options = [f"-I{folder}" for folder in findings.include_folders]
-        libraries = [f"-l{library}" for library in findings.cuda_libraries]
-        words = [(built(name), [*options, name, *linked, *libraries]) for name, linked in findings.cuda_programs]
-        build = [f"{_NVCC} -o {program} {shlex.join(arguments)}" for program, arguments in words]
-        scripts = _python_steps(findings) if findings.gpu_scripts else []
+    options = [f"-I{folder}" for folder in findings.include_folders]
+    if programs := findings.cuda_programs:
+        lines = {name: f"{_NVCC} -o {built(name)} {shlex.join([*options, *words])}" for name, words in programs}
+        scripts = _python_steps(replace(findings, requirements=False)) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
-        return [_nvcc(build), *_run_those_that_can(findings), *others]
+        return [_nvcc(lines), *_run_those_that_can(findings), *others]
     if findings.gpu_scripts:
         return _python_steps(findings)
     if findings.cuda_sources:
-        line = f"{_NVCC} {shlex.join(f'-I{folder}' for folder in findings.include_folders)}".rstrip()
-        return [_nvcc([f"{line} -c {shlex.quote(name)} -o {built(name, '.o')}" for name in findings.cuda_sources])]
+        sources = findings.cuda_sources
+        return [_nvcc({n: f"{_NVCC} {shlex.join([*options, '-c', n])} -o {built(n, '.o')}" for n in sources})]
     if findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
@@ -171,8 +131,9 @@ def _logged(run: str) -> str:
 
 
 def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
+    keep_going = _run_alone(findings)
     if not findings.uses_nvcc:
-        return _Step("build", run, "10m", comment, needs=tools)
+        return _Step("build", run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
         architectures.commands(findings.rewritten) + _logged(run),
@@ -182,6 +143,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
         env='{NVCC_APPEND_FLAGS: "-Xptxas=-v"}   # nvcc reads it: ptxas prints what each kernel uses',
         collect=(("ptxas", _BUILD_LOG),),
         optional=True,
+        keep_going=keep_going,
         notes=_RESOURCE_GATES,
     )
 
@@ -204,7 +166,8 @@ def make_target(targets: tuple[str, ...], goal: str) -> str:
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     variables = "".join(f' {name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    line = f"make -j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    keep = "-k " * _run_alone(findings)
+    line = f"make {keep}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
     build = _build(findings, line, "", ("make",))
     before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
@@ -271,7 +234,8 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 
 def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\ncmake --build build --parallel 4"
+    keep = "MAKEFLAGS=-k " * _run_alone(findings)
+    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\n{keep}cmake --build build --parallel 4"
     steps = [_build(findings, configure, "", ("cmake",))]
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
@@ -284,21 +248,26 @@ def _run_those_that_can(findings: Findings) -> list[_Step]:
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
 
-def _titled(commands: list[str]) -> list[str]:
-    """Each of several prints its name first: figures of one name in two programs are apart then."""
-    if len(commands) < 2:
-        return commands
-    return [f"echo {shlex.quote(f'==> {command} <==')}; {command}" for command in commands]
+def _run_alone(findings: Findings) -> bool:
+    """Whether the build makes several programs that run without arguments: one is of use without the others."""
+    return sum(not program.arguments for program in findings.programs) > 1
+
+
+def _commands(commands: list[str], others: Sequence[str] = ()) -> str:
+    """Runs each of several, whichever fails, below its name: figures of one name in two programs are apart then. The
+    ``others`` are comments."""
+    if len(commands) + len(others) < 2:
+        return "\n".join(commands)
+    lines = [f"try {shlex.quote(command)}" for command in commands]
+    lines += [f"# try {shlex.quote(command)}" for command in others]
+    return "\n".join([_TRY, *lines, _FAILED])
 
 
 def _run_programs(findings: Findings) -> _Step:
     """Those that need arguments are comments, unless all do."""
-    mark = "# " if any(not program.arguments for program in findings.programs) else ""
-    lines = [
-        f"{mark}{line} {program.arguments}" if program.arguments else line
-        for program, line in zip(findings.programs, _titled([p.command for p in findings.programs]), strict=True)
-    ]
-    run = _run("\n".join(lines), "bench" if findings.prints_times else "run")
+    alone = [program.command for program in findings.programs if not program.arguments]
+    others = [f"{program.command} {program.arguments}" for program in findings.programs if program.arguments]
+    run = _run(_commands(alone, others) if alone else _commands(others), "bench" if findings.prints_times else "run")
     return replace(run, gpu=findings.programs_use_gpu)
 
 
@@ -313,27 +282,26 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
     elif findings.python_build == "setup.py":
         steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
-    elif findings.python_build:
-        more = " pytest" if findings.python_tests else ""
-        pip = "build/venv/bin/python -m pip install"
-        line = (
-            "fcctl-host venv build/venv\n"
-            f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # if no package index is reachable"
-        )
-        steps.append(_build(findings, line, _VENV, ()))
-        python = "build/venv/bin/python"
+    elif findings.python_build or findings.requirements:
+        python, more = "build/venv/bin/python", " pytest" if findings.python_tests else ""
+        pip = f"{python} -m pip install"
+        line = f"fcctl-host venv build/venv\n{pip} -r requirements.txt{more}"
+        if findings.python_build:
+            offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
+            line = f"fcctl-host venv build/venv\n{pip} .{more} ||\n  {offline}"
+        steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""
         steps.append(_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
-        run = "\n".join(_titled([f"{python} {shlex.quote(name)}" for name in scripts]))
+        run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
         path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place
         bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
-    if not findings.python_build:
+    if not steps[0].comment:
         steps[0] = replace(steps[0], comment=_PYTHON)
     return steps
 
@@ -359,14 +327,24 @@ def built(source: str, ending: str = "") -> str:
     return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
 
 
-def _nvcc(commands: list[str]) -> _Step:
+_TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
+_FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
+
+
+def _nvcc(commands: dict[str, str]) -> _Step:
+    """By what they compile, each whichever fails."""
+    lines = list(commands.values())
+    if len(commands) > 1:
+        lines = [f"{command} || failed+={shlex.quote(f' {name}')}" for name, command in commands.items()]
+        lines = ["failed=", *lines, _FAILED]
     return _Step(
         "build",
-        "mkdir -p build\n" + _logged("\n".join(commands)),
+        "mkdir -p build\n" + _logged("\n".join(lines)),
         "10m",
         "FCCTL_CUDA_ARCH is the target's GPU (89 without a GPU): compiling needs no GPU.",
         needs=("nvcc",),
         collect=(("ptxas", _BUILD_LOG),),
+        keep_going=len(commands) > 1,
         notes=_RESOURCE_GATES,
     )
 
@@ -382,6 +360,8 @@ def _step_text(step: _Step) -> str:
         lines.append(f"  needs: {{{', '.join(needs)}}}   # without them the step is 'unavailable'")
     if step.env:
         lines.append(f"  env: {step.env}")
+    if step.keep_going:
+        lines.append("  keep_going: true   # what did not compile does not stop the others; the run fails at its end")
     lines.append("  run: |")
     lines.extend(f"    {line}" for line in step.run.splitlines())
     if step.collect:

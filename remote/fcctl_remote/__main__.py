@@ -7,7 +7,7 @@ probe [--out DIR] [--json]   report on this machine: 0 fit, 1 warnings, 2 not fi
 read READER FILE         print the document a reader makes of a file
 container-nvcc PROGRAM IMAGE ...   nvcc in a container
 venv FOLDER              make a virtual environment that sees the packages of $FCCTL_PYTHON, torch among them
-shell [--gpu-log]        become a login shell with what a run's steps have
+shell [..]               become a login shell with what a run's steps have
 gpu-log                  print and log one line a second on the GPU
 version                  print the wire's version and this program's sha256
 """

@@ -107,6 +107,7 @@ class StepSpec(Record):
     timeout_s: float = 600.0
     retries: int = 0
     optional: bool = False  # the run continues however this step ends
+    keep_going: bool = False  # the run continues although this step failed, and fails at its end
     unavailable_ok: bool = False  # the run continues if the machine cannot run it, not if it fails
     needs: Needs = field(default_factory=Needs)
     env: dict[str, str] = field(default_factory=dict)
@@ -153,6 +154,7 @@ class RunPlan(Record):
     idle: GpuIdle | None = None
     sudo_ncu: bool = False  # where GPU counters are for administrators, on machines that fcctl owns
     container: str | None = None  # the image that its steps run in
+    python: str | None = None  # its environment is active in the steps, if it is in one
     secrets: list[str] = field(default_factory=list)  # names; the values come with the call and are in no file
     attached: bool = False  # no tmux: the run ends with the connection that submitted it
     wire_version: int = WIRE_VERSION

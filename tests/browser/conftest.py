@@ -115,6 +115,12 @@ def screens(browser: Any, opened: Dashboard, state: Any) -> Iterator[tuple[tab, 
         yield desk, phone
 
 
+#: Collects what moved on a page without anybody's doing.
+SHIFTS = """window.shifts = []; new PerformanceObserver((list) => { for (const e of list.getEntries())
+  if (!e.hadRecentInput) shifts.push([e.value, e.sources.map((s) => `${s.node?.nodeName} ${s.node?.className}`)]);
+}).observe({type: "layout-shift", buffered: true});"""
+
+
 class tab:
     def __init__(self, browser: Any, opened: Dashboard, state: Any, **options: Any) -> None:
         self._context = browser.new_context(storage_state=state, base_url=opened.pages, **options)
@@ -124,6 +130,7 @@ class tab:
 
     def __enter__(self) -> Any:
         self.page = self._context.new_page()
+        self.page.add_init_script(SHIFTS)
         self.page.set_default_timeout(90_000)  # a comparison on a machine that is busy
         listen(self.page, self.complaints, self._base)
         return self.page

@@ -22,7 +22,7 @@ PAGES = {
     "/": "Overview",
     "/history": "Runs",
     "/history?job=evidence&status=passed": "Runs",
-    "/history/trend": "Benchmark trend",
+    "/trends": "Trends",
     "/history?q=h200&sort=fastest": "Runs",
     "/compare": "Compare",
     f"/compare?run={OLDER}&run={RUN}": "Compare",
@@ -52,7 +52,7 @@ PICTURES = {
     "/": "overview",
     "/history": "runs",
     f"/compare?run={OLDER}&run={RUN}": "compare",
-    "/history/trend": "trend",
+    "/trends": "trend",
     f"/runs/{RUN}": "run",
 }
 
@@ -83,6 +83,7 @@ def test_every_page_is_whole_and_accessible_at_both_widths(screens: tuple[tab, t
         assert one.locator("h1").inner_text() == PAGES[path]
         drawn(one)
         assert overflow(one) <= 0, "the page scrolls sideways"
+        assert one.evaluate("shifts") == [], "what comes later moves nothing that is read already"
         assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
     light, dark = (one.evaluate("getComputedStyle(document.body).backgroundColor") for one in pages)
     assert light == "rgb(255, 255, 255)"
@@ -170,7 +171,7 @@ def test_the_list_is_searched_and_walked_by_keys(page: Any) -> None:
 
 def test_a_benchmark_over_the_runs(page: Any) -> None:
     """A drag over its chart zooms, two clicks compare."""
-    page.goto("./history/trend?benchmark=mission&variant=flagship")
+    page.goto("./trends?benchmark=mission&variant=flagship")
     page.locator("figure .wide svg").wait_for()
     assert "best 4.51 µs" in page.locator("figcaption").inner_text()
     points = page.locator("figure svg path:has(title)")
@@ -204,7 +205,7 @@ def test_the_report_shows_all_of_its_tables_and_leads_back(browser: Any, opened:
 
 def test_a_phone_shows_the_newest_runs_of_a_trend(screens: tuple[tab, tab]) -> None:
     page = screens[1].page
-    page.goto("./history/trend")
+    page.goto("./trends")
     drawn(page)
     at_the_end = "e => e.scrollLeft > 0 && e.scrollLeft + e.clientWidth >= e.scrollWidth - 1"
     assert page.locator("figure > .wide").first.evaluate(at_the_end)

@@ -175,11 +175,11 @@ HOST = (
     Mutant("bundle: not looked at again", bundles._intact, "try:", "return True\n    try:", (host.Bundles,)),
     Mutant("unpacked: not compared", start.damaged, " != digest)", " == '')", (host.Unpacked,)),
     removed("study: no sync", Journal.sync, "files.flush(self._fd)", host.Study),
-    Mutant("study: a torn line stays", Journal._repaired, "os.ftruncate(self._fd, end)", "pass", (host.Study,)),
+    Mutant("study: a torn line stays", Journal._repair, "os.ftruncate(self._fd, end)", "pass", (host.Study,)),
     removed(
         "study: no folder sync",
-        Journal.__init__,
-        "files.sync_folder(os.path.dirname(os.path.abspath(path)))",
+        Journal._open,
+        "files.sync_folder(folder)",
         host.Study,
     ),
 )

@@ -36,8 +36,9 @@ def spent_within(cloud: SimulatedCloud, window: Window) -> float:
     where it began."""
     since, until = window
     seconds = 0.0
-    for begun, ended in cloud.billed():
-        off = max(ended if ended is not None else cloud.world.now, begun)
+    for time in cloud.billed:
+        begun = time.since
+        off = cloud.world.now if time.until is None else time.until
         if off - begun < 60.0:
             seconds += 60.0 if since <= begun < until else 0.0
         else:
@@ -48,8 +49,8 @@ def spent_within(cloud: SimulatedCloud, window: Window) -> float:
 def windows(cloud: SimulatedCloud, over: Over) -> set[Window]:
     """Those in which a machine was on."""
     found = set()
-    for begun, ended in cloud.billed():
-        moment, last = begun, ended if ended is not None else cloud.world.now
+    for time in cloud.billed:
+        moment, last = time.since, cloud.world.now if time.until is None else time.until
         while True:
             window = window_of(over, moment)
             found.add(window)
@@ -71,9 +72,9 @@ def check_caps(episode: Episode) -> None:
 
 def spent_by(episode: Episode, name: str) -> float:
     """Dollars for the time that machines were on because one process had started them."""
-    now = episode.world.now
-    spans = [span for span, who in episode.cloud.billed_to() if who == name]
-    return sum(max(60.0, (end if end is not None else now) - start) for start, end in spans) / 3600 * RATE
+    cloud = episode.cloud
+    own = [time for time in cloud.billed if cloud.asked.get(time.operation) == name]
+    return sum(map(cloud.seconds, own)) / 3600 * RATE
 
 
 def check_worst_cases(episode: Episode) -> None:
@@ -96,5 +97,5 @@ def beyond_control(episode: Episode) -> float:
     """Dollars that fcctl has no say in: a system that is slow to go down is on for so long past its limit; a person's
     own starts have the limit that fcctl set, and nobody counts them."""
     cloud = episode.cloud
-    going_down = episode.world.stop_seconds * len(cloud.starts) * RATE / 3600
+    going_down = episode.world.longest_stop_s * len(cloud.billed) * RATE / 3600
     return going_down + sum(limit + 90 for limit in cloud.console_limits) * RATE / 3600

@@ -1,55 +1,42 @@
-"""A cloud with one project: its operations take time, its machines cost money, its fence holds (up to 30 s late)."""
+"""The simulated cloud: the emulator's core in virtual time, with guests that are not processes, and whatever people and
+the cloud do to machines on their own."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.machines.cloud import (
-    SNAPSHOT_LABEL,
-    BillableResource,
-    Disk,
-    Machine,
-    Operation,
-    Power,
-    Refusal,
-    Remedy,
-)
-from tests.simulation.world import Violation, World
+from orchestrator.emulator import power
+from orchestrator.emulator.clock import timestamp
+from orchestrator.emulator.refusals import last, path_of
+from orchestrator.emulator.scenario import Faults, Latency, Scenario
+from orchestrator.emulator.service import Service
+from orchestrator.emulator.world import BilledTime, begin, supersede
+from orchestrator.emulator.world import Machine as Emulated
+from orchestrator.emulator.world import World as Core
+from tests.simulation.world import World
 
-BOOT_S = 25.0
+PROJECT = "sim-project"
 LATENESS_S = 30.0
 #: What a snapshot stores.
 SNAPSHOT_GB = 20
+LATENCY = Latency(pending=0, provisioning=0, staging=10, boot=25, delete=15, disk=30, change=0.5)
+HOST_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ3pPfbhJ7qjWtT0bBkTLLNwZ0oDDvVDyzYn8WrRmgfh"
+_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A copy of a machine's disk, with the runs that were on it."""
-
-    name: str
-    zone: str
-    #: The disk it was made of; the machine's id.
-    source: str
-    source_id: str
-    created: float
-    labels: Mapping[str, str]
-    runs: Mapping[str, Any]
-
-
-@dataclass
+@dataclass(eq=False)
 class Instance:
     """One machine's truth."""
 
-    view: Machine
+    #: As the cloud describes it, or did last.
+    resource: dict[str, Any]
     #: Whether the guest's system is up; it dies with the power.
     up: bool = False
     boots: int = 0
-    #: (from RUNNING, to TERMINATED), epoch seconds.
-    billed: list[tuple[float, float | None]] = field(default_factory=list)
-    #: Which process asked for each of these starts; empty: a person did, in the console.
-    started_by: list[str] = field(default_factory=list)
     #: Whose fcctl made it.
     made_on: str = ""
     #: The snapshot that its disk is a copy of.
@@ -58,233 +45,264 @@ class Instance:
     given_up: bool = False
     on_power: Callable[[bool], None] = lambda on: None
 
-    def cost(self, usd_per_hour: float, now: float) -> float:
-        """Dollars, with the one-minute minimum of each start."""
-        spans = [(end if end is not None else now) - start for start, end in self.billed]
-        return sum(max(60.0, span) for span in spans) * usd_per_hour / 3600
+    @property
+    def id(self) -> str:
+        return str(self.resource["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.resource["name"])
+
+    @property
+    def status(self) -> str:
+        return str(self.resource["status"])
+
+    @property
+    def zone(self) -> str:
+        return last(self.resource["zone"])
+
+    @property
+    def is_billed(self) -> bool:
+        return self.status not in ("TERMINATED", "SUSPENDED")
+
+    @property
+    def limit_s(self) -> int | None:
+        """After which the cloud stops it, and keeps it."""
+        scheduling = self.resource["scheduling"]
+        stops = scheduling.get("instanceTerminationAction") == "STOP"
+        return int(scheduling["maxRunDuration"]["seconds"]) if stops and "maxRunDuration" in scheduling else None
 
 
-class SimulatedCloud:
-    """The truth. What a controller sees of it is :class:`CloudPort`."""
+@dataclass(frozen=True)
+class Snapshot:
+    """The runs on a copy of a machine's disk."""
+
+    name: str
+    runs: Mapping[str, Any]
+
+
+class VirtualTime:
+    """The core's ``Time``: the world's."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.instances: dict[tuple[str, str], Instance] = {}
-        self.operations: dict[str, Operation] = {}
-        self.requests: dict[str, Operation] = {}
-        self.history: list[Operation] = []
+        self.lock: AbstractContextManager[object] = nullcontext()
+
+    def now(self) -> float:
+        return self.world.now
+
+    def at(self, when: float, event: Callable[[], None]) -> None:
+        self.world.at(when, event)
+
+    def wait(self, until: float, done: Callable[[], bool], *, real_limit_s: float) -> None:
+        while not done() and self.world.now < until:
+            self.world.advance(1.0)
+
+
+class SimulatedCloud:
+    """The truth, and the core's ``Hypervisor``. What a controller sees of it is :class:`CloudPort`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.core = Core(Scenario(latency=LATENCY, wait_limit_s=110.0), VirtualTime(world), self, random.Random(0))
+        self.core.lateness = lambda: world.rng.uniform(0, LATENESS_S)
+        self.service = Service(self.core, Faults())
+        #: By id, the deleted ones too.
+        self.known: dict[str, Instance] = {}
+        #: By the id of a disk: the machine that it was made for.
+        self.owners: dict[str, Instance] = {}
+        #: By name.
         self.snapshots: dict[str, Snapshot] = {}
         #: What is on the disk of a machine, by run; and who is asked before something is deleted.
         self.content_of: Callable[[Instance], dict[str, Any]] = lambda instance: {}
+        self.before_delete: Callable[[Instance], None] = lambda instance: None
+        self.before_delete_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         #: How many copies of disks were ever made.
         self.copies = 0
-        self.before_delete_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
-        self._asked = ""  # the id of the request that is just answered
-        self.starts: list[str] = []  # who asked for each start: fcctl, console
+        #: Which process asked for which start: its operation -> the process.
+        self.asked: dict[str, str] = {}
         self.console_limits: list[float] = []  # of the machines started there, which may be deleted by now, seconds
-        self.deleted: list[Instance] = []  # what they cost stays
-        self.before_delete: Callable[[Instance], None] = lambda instance: None
-        self._numbers = iter(range(1, 10**9))
-        world.on["preempt"] = lambda: self._all_running(lambda i: self._power_off(i, "compute.instances.preempted"))
         #: When a person last deleted machines.
         self.deleted_at: float | None = None
+        world.on["struck"] = self._set_scenario
+        world.on["preempt"] = lambda: [self.preempt(instance) for instance in self.running()]  # type: ignore[assignment]
         world.on["deleted"] = self._deleted_by_a_person
         world.on["console"] = lambda: self._all_running(self._console)
 
-    # --------------------------------------------------------------------------------------------------- what happens
-    def add_stopped(self, project: str, zone: str, name: str) -> Instance:
-        view = Machine(
-            project, zone, name, str(next(self._numbers)), "TERMINATED", "g2-standard-4",
-            metadata={"enable-guest-attributes": "TRUE"},
-            labels={"fcctl": "sim"},
-            disks=(Disk(name, "d", True, 100, False),), created=self.world.now - 86400, stopped=self.world.now - 3600,
-        )  # fmt: skip
-        found = self.instances[zone, name] = Instance(view)
-        return found
+    def ask(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        """The core's answer, after whatever takes no time has happened. ``path``: below the project."""
+        self._set_scenario()
+        answer = self.service.answer(method, f"projects/{PROJECT}/{path}".rstrip("/"), query, body)
+        if method == "GET":
+            return answer
+        self.world.happen_due()
+        operation = self.core.operations.get(path_of(str(answer.get("selfLink", ""))))
+        return answer if operation is None else dict(operation.resource)
 
-    def request(self, request_id: str, make: Callable[[], Operation]) -> Operation:
-        """The same request id is one change."""
-        if request_id not in self.requests:
-            self._asked = request_id
-            operation = make()
-            self._asked = ""
-            self.requests[request_id] = operation
-        return self.operations[self.requests[request_id].name]
+    def _set_scenario(self) -> None:
+        world, scenario = self.world, self.core.scenario
+        scenario.latency = LATENCY.model_copy(update={"stop": world.stop_seconds})
+        scenario.stock = {zone: 0 for zone in scenario.zones if not world.has_stock(zone)}
 
-    def operation(
-        self, kind: str, zone: str | None, target: str, seconds: float, then: Callable[[], None], target_id: str = ""
-    ) -> Operation:
-        """One that ends by itself."""
+    # --------------------------------------------------------------------------------------------------- what there is
+    @property
+    def instances(self) -> dict[tuple[str, str], Instance]:
+        return {(m.zone, m.resource["name"]): self._instance(m) for m in self.core.machines.values()}
+
+    def _instance(self, machine: Emulated) -> Instance:
+        number = machine.resource["id"]
+        if number not in self.known:
+            disk = self.core.disks[path_of(machine.resource["disks"][0]["source"])]
+            instance = Instance(machine.resource, made_of=last(disk.get("sourceSnapshot", "")))
+            self.known[number] = self.owners[disk["id"]] = instance
+        return self.known[number]
+
+    def add_stopped(self, zone: str, name: str) -> Instance:
+        """A machine that was there before, and its disk, which outlives it."""
         now = self.world.now
-        collection = "instances" if target_id else "snapshots"
-        op = Operation(
-            f"op-{next(self._numbers)}", zone, kind, target, "RUNNING", started=now, target_id=target_id,
-            collection=collection, request_id=self._asked,
-        )  # fmt: skip
-        self.operations[op.name] = op
+        body = {
+            "name": name, "machineType": f"zones/{zone}/machineTypes/g2-standard-4", "labels": {"fcctl": "sim"},
+            "metadata": {"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]},
+            "scheduling": {"onHostMaintenance": "TERMINATE", "automaticRestart": False},
+            "networkInterfaces": [{"accessConfigs": [{"name": "External NAT"}]}],
+            "disks": [{"boot": True, "initializeParams": {"sourceImage": _IMAGE, "diskType": "pd-balanced"}}],
+        }  # fmt: skip
+        self.ask("POST", f"zones/{zone}/instances", {}, body)
+        machine = self.core.machines[f"projects/{PROJECT}/zones/{zone}/instances/{name}"]
+        supersede(self.core, machine.path)
+        power.power_off(self.core, machine)
+        self.core.operations.clear()
+        machine.booted, machine.guest_attributes = True, {"hostkeys/ssh-ed25519": HOST_KEY}
+        machine.resource.update(creationTimestamp=timestamp(now - 86400), lastStopTimestamp=timestamp(now - 3600))
+        return self._instance(machine)
 
-        def finish() -> None:
-            then()
-            self.operations[op.name] = replace(self.operations[op.name], state="DONE", finished=self.world.now)
-
-        self.history.append(op)
-        self.world.at(now + seconds, finish)
-        return op
-
-    def refused(self, kind: str, zone: str, target: str, code: str, remedy: Remedy) -> Operation:
-        op = Operation(
-            f"op-{next(self._numbers)}", zone, kind, target, "DONE",
-            Refusal(code, f"{code} (simulated)", remedy), started=self.world.now, finished=self.world.now,
-        )  # fmt: skip
-        self.operations[op.name] = op
-        return op
-
-    def change(self, instance: Instance, **values: object) -> None:
-        instance.view = replace(instance.view, **values)  # type: ignore[arg-type]
-
-    def power_on(self, instance: Instance, who: str, by: str = "") -> None:
-        """Into RUNNING; the fence counts from here."""
-        if instance.view.max_run_s is None or instance.view.termination_action != "STOP":
-            raise Violation(f"{instance.view.name} was started ({who}) without a time limit of the cloud's")
-        now = self.world.now
-        deadline = now + instance.view.max_run_s
-        self.change(instance, status="RUNNING", started=now, deadline=deadline, external_ip="127.0.0.1")
-        instance.billed.append((now, None))
-        instance.started_by.append(by)
-        self.starts.append(who)
-        late = self.world.rng.uniform(0, LATENESS_S)
-        boot = len(instance.billed)
-        self.world.at(deadline + late, lambda: self._fence(instance, boot))
-        self.world.at(now + BOOT_S, lambda: self._booted(instance, boot))
-
-    def _booted(self, instance: Instance, boot: int) -> None:
-        if instance.view.status == "RUNNING" and len(instance.billed) == boot and not instance.up:
-            instance.up = True
-            instance.boots += 1
-            instance.on_power(True)
-
-    def _fence(self, instance: Instance, boot: int) -> None:
-        if instance.view.power is Power.RUNNING and len(instance.billed) == boot:
-            self._power_off(instance, "compute.instances.deferredStop")
-
-    def _power_off(self, instance: Instance, kind: str) -> None:
-        self.history.append(
-            Operation(f"op-{next(self._numbers)}", instance.view.zone, kind, instance.view.name, "DONE",
-                      started=self.world.now, finished=self.world.now, target_id=instance.view.id)
-        )  # fmt: skip
-        self.go_down(instance)
-        self.off(instance)
-
-    def go_down(self, instance: Instance) -> None:
-        """The system dies; the power is still on."""
-        if instance.up:
-            instance.up = False
-            instance.on_power(False)
-        self.change(instance, status="STOPPING")
-
-    def off(self, instance: Instance) -> None:
-        if instance.view.status == "TERMINATED":
-            return
-        if instance.billed and instance.billed[-1][1] is None:
-            instance.billed[-1] = (instance.billed[-1][0], self.world.now)
-        self.change(instance, status="TERMINATED", stopped=self.world.now, deadline=None, external_ip=None)
-
-    def guest_shutdown(self, instance: Instance) -> None:
-        if instance.view.status == "RUNNING":
-            self._power_off(instance, "compute.instances.guestTerminate")
-
-    def crash(self, instance: Instance) -> None:
-        """The guest's system dies and boots again by itself; nothing of the cloud's changes."""
-        if instance.up:
-            instance.up = False
-            instance.on_power(False)
-            boot = len(instance.billed)
-            self.world.at(self.world.now + BOOT_S, lambda: self._booted(instance, boot))
-
-    def _console(self, instance: Instance) -> None:
-        self._power_off(instance, "stop")
-        if instance.view.max_run_s is not None:
-            self.operation("start", instance.view.zone, instance.view.name, 0.0, lambda: None, instance.view.id)
-            self.console_limits.append(instance.view.max_run_s)
-            self.power_on(instance, "console")
-
-    def _deleted_by_a_person(self) -> None:
-        self.deleted_at = self.world.now
-        for place, instance in list(self.instances.items()):
-            if instance.view.power is Power.STOPPED:
-                instance.given_up = True
-                self.deleted.append(self.instances.pop(place))
-
-    def take_snapshot(self, instance: Instance, name: str) -> None:
-        view = instance.view
-        self.copies += 1
-        self.snapshots[name] = Snapshot(
-            name, view.zone, view.name, view.id, self.world.now, {**view.labels, SNAPSHOT_LABEL: "yes"},
-            self.content_of(instance),
-        )  # fmt: skip
-
-    def resources(self) -> list[BillableResource]:
-        """The disks and snapshots that there are, with what uses them."""
-        disks = [
-            BillableResource(
-                "disk",
-                i.view.project,
-                i.view.zone,
-                disk.name,
-                disk.gb,
-                "pd-balanced",
-                users=(i.view.name,),
-                source=i.made_of,
-                created=i.view.created,
-            )
-            for i in self.instances.values()
-            for disk in i.view.disks
-        ]
-        disks += [
-            BillableResource(
-                "disk",
-                i.view.project,
-                i.view.zone,
-                disk.name,
-                disk.gb,
-                "pd-balanced",
-                source=i.made_of,
-                created=i.view.created,
-            )
-            for i in self.deleted
-            for disk in i.view.disks
-            if not disk.auto_delete and not i.given_up
-        ]
-        snapshots = [
-            BillableResource("snapshot", "sim-project", s.zone.rpartition("-")[0], s.name, SNAPSHOT_GB, labels=s.labels,
-                     source=s.source, created=s.created)
-            for s in self.snapshots.values()
-        ]  # fmt: skip
-        return [*disks, *snapshots]
-
-    def _all_running(self, action: Callable[[Instance], None]) -> None:
-        for instance in list(self.instances.values()):
-            if instance.view.status == "RUNNING":
-                action(instance)
+    def _machine_of(self, instance: Instance) -> Emulated | None:
+        return next((m for m in self.core.machines.values() if m.resource is instance.resource), None)
 
     def older(self, instance: Instance) -> Instance | None:
         """One that is on, has the name of ``instance``, and was made before it."""
-        own, on = instance.view, ("STAGING", "RUNNING")
-        same = [i for i in self.instances.values() if i.view.name == own.name and i.view.status in on]
-        return next((i for i in same if (i.view.created or 0.0) < (own.created or 0.0)), None)
+        own = instance.resource.get("creationTimestamp", "")
+        same = [i for i in self.running() if i.name == instance.name and i.status in ("STAGING", "RUNNING")]
+        return next((i for i in same if i.resource["creationTimestamp"] < own), None)
 
     def running(self) -> list[Instance]:
-        return [i for i in self.instances.values() if i.view.billed]
+        return [i for i in self.instances.values() if i.is_billed]
+
+    # -------------------------------------------------------------------------------------------------- what it bills
+    @property
+    def billed(self) -> list[BilledTime]:
+        return self.core.billed
+
+    def seconds(self, time: BilledTime) -> float:
+        """With the one-minute minimum of each start."""
+        return max(60.0, (self.world.now if time.until is None else time.until) - time.since)
 
     def spent(self, usd_per_hour: float) -> float:
-        everything = [*self.instances.values(), *self.deleted]
-        return sum(i.cost(usd_per_hour, self.world.now) for i in everything)
+        return sum(map(self.seconds, self.billed)) * usd_per_hour / 3600
 
-    def billed_to(self) -> list[tuple[tuple[float, float | None], str]]:
-        """The same, with the process that asked for each start."""
-        everything = [*self.instances.values(), *self.deleted]
-        return [pair for i in everything for pair in zip(i.billed, i.started_by, strict=True)]
+    def started_by(self, instance: Instance) -> str:
+        """The process that asked for its last start; empty: a person did, in the console."""
+        own = [time for time in self.billed if time.machine_id == instance.id]
+        return self.asked.get(own[-1].operation, "") if own else ""
 
-    def billed(self) -> list[tuple[float, float | None]]:
-        """Every time that a machine was on."""
-        return [span for i in [*self.instances.values(), *self.deleted] for span in i.billed]
+    @property
+    def only_fcctl_starts(self) -> bool:
+        return all(time.operation in self.asked for time in self.billed)
+
+    # ----------------------------------------------------------------------------------------------- what just happens
+    def _all_running(self, act: Callable[[Emulated], object]) -> None:
+        for machine in list(self.core.machines.values()):
+            if machine.status == "RUNNING":
+                act(machine)
+
+    def preempt(self, instance: Instance) -> None:
+        self._happen(instance, "preempted")
+
+    def guest_shutdown(self, instance: Instance) -> None:
+        self._happen(instance, "guestTerminate")
+
+    def _happen(self, instance: Instance, what: str) -> None:
+        machine = self._machine_of(instance)
+        if machine is not None and machine.status == "RUNNING":
+            power.happen(self.core, machine, f"compute.instances.{what}")
+            self.world.happen_due()
+
+    def crash(self, instance: Instance) -> None:
+        """The guest's system dies and boots again by itself; nothing of the cloud's changes."""
+        machine = self._machine_of(instance)
+        if instance.up and machine is not None:
+            power.restart(self.core, machine)
+        elif instance.up:  # not a machine of the cloud
+            instance.up = False
+            instance.on_power(False)
+            self.world.at(self.world.now + LATENCY.boot, lambda: self._booted(instance))
+
+    def _console(self, machine: Emulated) -> None:
+        """A person stops the machine, and starts it again if it has a limit."""
+        core, number = self.core, machine.resource["id"]
+        supersede(core, machine.path)
+        power.power_off(core, machine)
+        begin(core, "stop", machine.path, [], target_id=number)
+        limit = self._instance(machine).limit_s
+        if limit is not None:
+            self.console_limits.append(limit)
+            begin(core, "start", machine.path, [(0.0, "enter_running", {})], target_id=number)
+        self.world.happen_due()
+
+    def _deleted_by_a_person(self) -> None:
+        self.deleted_at = self.world.now
+        for machine in list(self.core.machines.values()):
+            if machine.status == "TERMINATED":
+                self._instance(machine).given_up = True
+                disks = [path_of(disk["source"]) for disk in machine.resource["disks"]]
+                plan = [(0.0, "forget", {"created": disks})]
+                begin(self.core, "delete", machine.path, plan, target_id=machine.resource["id"])
+        self.world.happen_due()
+
+    # ------------------------------------------------------------------------------------------------- its hypervisor
+    def boot(self, machine: Emulated, disk: dict[str, Any]) -> None:
+        self._booted(self._instance(machine))
+
+    def _booted(self, instance: Instance) -> None:
+        if instance.up:
+            return
+        instance.up = True
+        instance.boots += 1
+        instance.on_power(True)
+
+    def shut_down(self, machine: Emulated) -> None:
+        instance = self._instance(machine)
+        if instance.up:
+            instance.up = False
+            instance.on_power(False)
+
+    power_off = freeze = shut_down
+
+    def thaw(self, machine: Emulated) -> bool:
+        return False
+
+    def authorize(self, machine: Emulated) -> None:
+        pass
+
+    def host_keys(self, machine: Emulated) -> dict[str, str]:
+        return {"ssh-ed25519": HOST_KEY}
+
+    def login(self, machine: Emulated) -> tuple[int, str] | None:
+        return None
+
+    def serial_output(self, machine: Emulated) -> str:
+        return ""
+
+    def fill_disk(self, disk: dict[str, Any]) -> None:
+        self.world.on["made"]()
+
+    def delete_disk(self, disk: dict[str, Any]) -> None:
+        pass
+
+    def take_snapshot(self, snapshot: dict[str, Any], disk: dict[str, Any]) -> int:
+        self.copies += 1
+        self.snapshots[snapshot["name"]] = Snapshot(snapshot["name"], self.content_of(self.owners[disk["id"]]))
+        return SNAPSHOT_GB << 30
+
+    def delete_snapshot(self, snapshot: dict[str, Any]) -> None:
+        self.snapshots.pop(snapshot["name"], None)

@@ -2,232 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from typing import TypeVar
 
-from orchestrator.machines.cloud import (
-    BillableResource,
-    Disk,
-    Endpoint,
-    Machine,
-    MachineSpec,
-    Operation,
-    Power,
-    Quota,
-    Remedy,
-)
+from orchestrator.base.clock import Clock
+from orchestrator.machines.cloud import BillableResource, Endpoint, Machine, MachineSpec, Operation, Quota
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
-from tests.simulation.cloud import Instance, SimulatedCloud
+from orchestrator.providers.gcp.cloud import GcpCloud
+from tests.simulation.cloud import PROJECT, SimulatedCloud
+from tests.simulation.core_api import CoreApi
+from tests.simulation.laptop import VirtualClock
 from tests.simulation.world import Actor, Violation, World
 
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3pPfbhJ7qjWtT0bBkTLLNwZ0oDDvVDyzYn8WrRmgfh"
+T = TypeVar("T")
 
 
-class _Gone(Exception):
-    """Somebody deleted the machine that a request is about."""
+class CoreCloud(GcpCloud):
+    """Google's cloud, whose requests the core answers."""
 
-    def __init__(self, zone: str, name: str) -> None:
-        super().__init__(name)
-        self.zone, self.name = zone, name
+    def __init__(self, truth: SimulatedCloud, clock: Clock) -> None:
+        super().__init__(PROJECT, None, clock)
+        self._api = CoreApi(truth, PROJECT, clock)
 
 
 class CloudPort:
-    """:class:`orchestrator.machines.cloud_api.Cloud` for one controller."""
+    """:class:`orchestrator.machines.cloud_api.Cloud` for one controller: each call is an effect, at which faults may
+    strike."""
 
     def __init__(self, truth: SimulatedCloud, actor: Actor) -> None:
         self._truth = truth
         self._world = truth.world
         self._actor = actor
+        self._cloud = CoreCloud(truth, VirtualClock(truth.world, actor))
 
-    def _do(self, name: str, action: Callable[[], object]) -> object:
+    def _do(self, name: str, action: Callable[[], T]) -> T:
         return self._world.effect(self._actor, f"cloud.{name}", action, via="cloud")
 
     def machine(self, zone: str, name: str) -> Machine | None:
-        found = self._do("machine", lambda: self._truth.instances.get((zone, name)))
-        return found.view if isinstance(found, Instance) else None
+        return self._do("machine", lambda: self._cloud.machine(zone, name))
 
     def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
-        def find() -> list[Machine]:
-            return [
-                i.view
-                for i in self._truth.instances.values()
-                if all(k in i.view.labels and v in (None, i.view.labels[k]) for k, v in labels.items())
-            ]
-
-        return self._do("machines", find), []  # type: ignore[return-value]
+        return self._do("machines", lambda: self._cloud.machines(labels))
 
     def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
-        return self._request("create", request_id, lambda: self._create(zone, spec))
+        return self._do("create", lambda: self._create(zone, spec, request_id))
 
-    def _create(self, zone: str, spec: MachineSpec) -> Operation:
-        truth, world = self._truth, self._world
-        if (zone, spec.name) in truth.instances:
-            return truth.refused("insert", zone, spec.name, "RESOURCE_ALREADY_EXISTS", Remedy.LOOK_AGAIN)
-        if not world.has_stock(zone):
-            return truth.refused("insert", zone, spec.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE)
+    def _create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
+        truth, before = self._truth, set(self._truth.known)
         # Two computers cannot know of each other; they find out once both machines are there.
         own = [i for i in truth.instances.values() if i.made_on in ("", self._actor.computer)]
         if spec.snapshot is not None:  # what a copy is made of stays, off
-            own = [i for i in own if i.view.power is not Power.STOPPED]
-        if any(i.view.name == spec.name for i in own):
-            raise Violation(f"a second {spec.name} is being created, in {zone}")
-        view = Machine(
-            "sim-project", zone, spec.name, str(next(truth._numbers)), "STAGING", spec.target.machine_type,
-            labels=dict(spec.labels), metadata=dict(spec.metadata), spot=spec.spot, created=world.now,
-            max_run_s=spec.max_run_s, termination_action="STOP",
-            disks=(Disk(spec.name, "d", True, spec.target.disk_gb, True),),
-        )  # fmt: skip
-        if spec.snapshot is not None and spec.snapshot not in truth.snapshots:
-            return truth.refused("insert", zone, spec.name, "resourceNotFound", Remedy.FATAL)
-        instance = Instance(view, made_on=self._actor.computer, made_of=spec.snapshot or "")
-        truth.instances[zone, spec.name] = instance
-        world.on["made"]()
-        on = partial(truth.power_on, instance, "fcctl", self._actor.name)
-        return truth.operation("insert", zone, spec.name, 12.0, on, view.id)
+            own = [i for i in own if i.status != "TERMINATED"]
+        operation = self._started(self._cloud.create(zone, spec, request_id), zone, spec.name)
+        for instance in truth.instances.values():
+            if instance.id in before:
+                continue
+            instance.made_on = self._actor.computer
+            if any(i.name == spec.name for i in own):
+                raise Violation(f"a second {spec.name} is being created, in {zone}")
+        return operation
 
     def start(self, machine: Machine, request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth, world = self._of(machine), self._truth, self._world
-            if instance.view.power is not Power.STOPPED:
-                return truth.refused("start", machine.zone, machine.name, "resourceNotReady", Remedy.NOT_READY)
-            if not world.has_stock(machine.zone):
-                return truth.refused(
-                    "start", machine.zone, machine.name, "ZONE_RESOURCE_POOL_EXHAUSTED", Remedy.NEXT_ZONE
-                )
-            truth.change(instance, status="STAGING")
-            on = partial(truth.power_on, instance, "fcctl", self._actor.name)
-            return truth.operation("start", machine.zone, machine.name, 8.0, on, instance.view.id)
+        def ask() -> Operation:
+            return self._started(self._cloud.start(machine, request_id), machine.zone, machine.name)
 
-        return self._request("start", request_id, make)
+        return self._do("start", ask)
+
+    def _started(self, operation: Operation, zone: str, name: str) -> Operation:
+        instance = self._truth.instances.get((zone, name))
+        if operation.refusal is None and instance is not None:
+            if instance.limit_s is None:
+                raise Violation(f"{name} was started (fcctl) without a time limit of the cloud's")
+            self._truth.asked.setdefault(operation.name, self._actor.name)
+        return operation
 
     def stop(self, machine: Machine, request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth = self._of(machine), self._truth
-            if instance.view.power is Power.STOPPED:
-                return truth.operation("stop", machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
-            truth.go_down(instance)
-            off = partial(truth.off, instance)
-            return truth.operation("stop", machine.zone, machine.name, self._world.stop_seconds, off, instance.view.id)
-
-        return self._request("stop", request_id, make)
+        return self._do("stop", lambda: self._cloud.stop(machine, request_id))
 
     def delete(self, machine: Machine, request_id: str) -> Operation:
-        def make() -> Operation:
-            if (machine.zone, machine.name) not in self._truth.instances:
-                return self._truth.refused("delete", machine.zone, machine.name, "notFound", Remedy.FATAL)
-            instance, truth = self._of(machine), self._truth
-            truth.before_delete(instance)
-            truth.go_down(instance)
+        def ask() -> Operation:
+            instance = self._truth.instances.get((machine.zone, machine.name))
+            if instance is not None:
+                self._truth.before_delete(instance)
+            return self._cloud.delete(machine, request_id)
 
-            def gone() -> None:
-                truth.off(instance)
-                if truth.instances.pop((machine.zone, machine.name), None) is not None:
-                    truth.deleted.append(instance)
-
-            return truth.operation("delete", machine.zone, machine.name, 15.0, gone, instance.view.id)
-
-        return self._request("delete", request_id, make)
+        return self._do("delete", ask)
 
     def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth = self._of(machine), self._truth
-            if instance.view.power is not Power.STOPPED:
-                return truth.refused("setScheduling", machine.zone, machine.name, "invalid", Remedy.FATAL)
-            truth.change(instance, max_run_s=seconds, termination_action="STOP")
-            return truth.operation("setScheduling", machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
-
-        return self._request("set_max_run", request_id, make)
+        return self._do("set_max_run", lambda: self._cloud.set_max_run(machine, seconds, request_id))
 
     def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
-        return self._merge("set_labels", machine, "labels", labels, request_id)
+        return self._do("set_labels", lambda: self._cloud.set_labels(machine, labels, request_id))
 
     def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
-        return self._merge("set_metadata", machine, "metadata", items, request_id)
-
-    def _merge(self, name: str, machine: Machine, key: str, items: Mapping[str, str], request_id: str) -> Operation:
-        def make() -> Operation:
-            instance, truth = self._of(machine), self._truth
-            truth.change(instance, **{key: {**getattr(instance.view, key), **items}})
-            return truth.operation(name, machine.zone, machine.name, 0.5, lambda: None, instance.view.id)
-
-        return self._request(name, request_id, make)
+        return self._do("set_metadata", lambda: self._cloud.set_metadata(machine, items, request_id))
 
     def wait(self, operation: Operation, timeout_s: float) -> Operation:
-        def look() -> Operation:
-            until = self._world.now + min(timeout_s, 110.0)
-            while not self._truth.operations[operation.name].done and self._world.now < until:
-                self._world.advance(1.0)
-            return self._truth.operations[operation.name]
-
-        return self._do("wait", look)  # type: ignore[return-value]
+        return self._do("wait", lambda: self._cloud.wait(operation, min(timeout_s, 110.0)))
 
     def operations(self, zone: str, name: str) -> list[Operation]:
-        def find() -> list[Operation]:
-            return [self._truth.operations.get(o.name, o) for o in reversed(self._truth.history) if o.target == name]
-
-        return self._do("operations", find)  # type: ignore[return-value]
+        return self._do("operations", lambda: self._cloud.operations(zone, name))
 
     def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
-        kind, key = HOST_KEY.split()
-
-        def published() -> dict[str, str]:
-            there = self._truth.instances.get((machine.zone, machine.name))
-            return {kind: key} if there is not None and there.boots else {}
-
-        return self._do("guest_attributes", published)  # type: ignore[return-value]
+        return self._do("guest_attributes", lambda: self._cloud.guest_attributes(machine, path))
 
     def serial_output(self, machine: Machine) -> str:
-        return ""
+        return self._cloud.serial_output(machine)
 
     def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
-        def make() -> Operation:
-            take = partial(self._truth.take_snapshot, self._of(machine), name)
-            return self._truth.operation("snapshot", None, name, 30.0, take)
-
-        return self._request("snapshot", request_id, make)
+        return self._do("snapshot", lambda: self._cloud.snapshot(machine, name, request_id))
 
     def delete_snapshot(self, name: str, request_id: str) -> Operation:
-        def make() -> Operation:
-            truth = self._truth
-            if name in truth.snapshots:
-                truth.before_delete_snapshot(truth.snapshots[name])
-            return truth.operation("delete", None, name, 3.0, lambda: truth.snapshots.pop(name, None))
+        def ask() -> Operation:
+            if name in self._truth.snapshots:
+                self._truth.before_delete_snapshot(self._truth.snapshots[name])
+            return self._cloud.delete_snapshot(name, request_id)
 
-        return self._request("delete_snapshot", request_id, make)
+        return self._do("delete_snapshot", ask)
 
     def has_snapshot(self, name: str) -> bool:
-        return bool(self._do("has_snapshot", lambda: name in self._truth.snapshots))
+        return self._do("has_snapshot", lambda: self._cloud.has_snapshot(name))
 
     def disks(self, machine: Machine) -> list[BillableResource]:
         """Takes no time, so that it is no place for a fault."""
-        names = {disk.name for disk in machine.disks}
-        return [one for one in self._truth.resources() if one.place == machine.zone and one.name in names]
+        return self._cloud.disks(machine)
 
     def billable_resources(self) -> tuple[list[BillableResource], list[str]]:
-        return self._do("leftovers", self._truth.resources), []  # type: ignore[return-value]
+        return self._do("leftovers", self._cloud.billable_resources)
 
     def quotas(self, region: str) -> list[Quota]:
-        return []
+        return self._cloud.quotas(region)
 
     def firewall_allows_iap(self, network: str) -> bool | None:
-        return None
+        return self._cloud.firewall_allows_iap(network)
 
-    def _request(self, name: str, request_id: str, make: Callable[[], Operation]) -> Operation:
-        def ask() -> Operation:
-            try:
-                return self._truth.request(request_id, make)
-            except _Gone as gone:
-                return self._truth.refused(name, gone.zone, gone.name, "notFound", Remedy.LOOK_AGAIN)
-
-        return self._do(name, ask)  # type: ignore[return-value]
-
-    def _of(self, machine: Machine) -> Instance:
-        found = self._truth.instances.get((machine.zone, machine.name))
-        if found is None:
-            raise _Gone(machine.zone, machine.name)
-        return found
+    def missing_permissions(self, machine: Machine, permissions: Sequence[str]) -> list[str]:
+        return self._cloud.missing_permissions(machine, permissions)
 
 
 class CloudsPort:

@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.base.observer import NoteKeeper
 from orchestrator.hosts import recover
-from orchestrator.machines.cloud import Endpoint, Machine
+from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
@@ -102,7 +102,7 @@ class Episode:
         self.cloud = SimulatedCloud(self.world)
         self.cloud.before_delete = lambda instance: prunes.check_delete(self, instance)
         self.cloud.before_delete_snapshot = lambda snapshot: prunes.check_delete_snapshot(self, snapshot)
-        self.cloud.content_of = lambda instance: self.guests[instance.view.id].content()
+        self.cloud.content_of = lambda instance: self.guests[instance.id].content()
         self.world.on["made"] = self._furnish
         self.world.on["crash"] = self._crash
         self.world.on["other"] = self._other
@@ -126,9 +126,9 @@ class Episode:
         self.targets[target.name] = target
         self.world.no_stock_in = ZONES[0] if schedule.rebuild else None
         if schedule.exists:
-            self.cloud.add_stopped("sim-project", ZONES[0], "vm").boots = 1
+            self.cloud.add_stopped(ZONES[0], "vm").boots = 1
         self._furnish()
-        here = Instance(Machine("", "", HERE, HERE, "RUNNING", "laptop"), up=True, boots=1)
+        here = Instance({"id": HERE, "name": HERE, "status": "RUNNING"}, up=True, boots=1)
         self.guests[HERE] = Guest(self.world, self.cloud, here)
 
     def with_caps(self, **more: float | None) -> Budget:
@@ -138,8 +138,8 @@ class Episode:
 
     def _furnish(self) -> None:
         for instance in self.cloud.instances.values():
-            if instance.view.id not in self.guests:
-                guest = self.guests[instance.view.id] = Guest(self.world, self.cloud, instance)
+            if instance.id not in self.guests:
+                guest = self.guests[instance.id] = Guest(self.world, self.cloud, instance)
                 if instance.made_of:
                     copied = self.cloud.snapshots[instance.made_of].runs
                     guest.runs = {run_id: replace(run, results=list(run.results)) for run_id, run in copied.items()}

@@ -20,7 +20,6 @@ from unittest import mock
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.hosts.recover import recover
-from orchestrator.machines.cloud import Machine as View
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.host_api import Bundle
 from orchestrator.machines.targets import GcpTarget, SshTarget, StartOptions, Target
@@ -111,10 +110,10 @@ class Fleet:
     def _instance(self, name: str) -> Instance:
         target = self.targets[name]
         if isinstance(target, GcpTarget):
-            made = self.cloud.add_stopped("sim-project", ZONES[0], target.instance)
+            made = self.cloud.add_stopped(ZONES[0], target.instance)
             made.boots = 1
             return made
-        return Instance(View("", "", name, f"ssh-{name}", "RUNNING", ""), up=True, boots=1)
+        return Instance({"id": f"ssh-{name}", "name": name, "status": "RUNNING"}, up=True, boots=1)
 
     def _strike(self, mishap: Mishap) -> None:
         world, machine = self.world, self.machines[mishap.name]
@@ -122,8 +121,7 @@ class Fleet:
         self.trace(f"  !! {mishap}")
         match mishap.kind:
             case "preempt" if mishap.name in self.story.cloud:
-                if machine.instance.view.status == "RUNNING":
-                    self.cloud._power_off(machine.instance, "compute.instances.preempted")
+                self.cloud.preempt(machine.instance)
             case "preempt" | "crash":
                 self.cloud.crash(machine.instance)
             case "forget":
@@ -261,18 +259,19 @@ class Fleet:
         leader = FleetCoordinator(
             lambda o: self.services(actor, o), services.hosts, place, plans, StartOptions(), told, left
         )  # type: ignore[arg-type]
-        search, boots = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._boots()
+        search, starts = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._starts()
         outcome = search.outcome if search is not None else None
         try:
             return self._conduct(leader, lambda: continue_search(leader.services, active[-1], agree))
         finally:
-            woken = [name for name, number in self._boots().items() if number > boots[name]]
+            woken = [name for name, number in self._starts().items() if number > starts[name]]
             if woken and outcome and outcome.status == "passed":
                 raise Violation(f"the search had ended, and {woken} were turned on for it")
 
-    def _boots(self) -> dict[str, int]:
+    def _starts(self) -> dict[str, int]:
         """How often each machine that helps was turned on."""
-        return {name: self.machines[name].instance.boots for name in self.story.names[1:] if name in self.story.cloud}
+        billed = [time.machine_id for time in self.cloud.billed]
+        return {name: billed.count(self.machines[name].instance.id) for name in self.story.names[1:]}
 
     def _conduct(self, leader: FleetCoordinator, search: Callable[[], Finished | None]) -> str:
         self.coordinator = leader
@@ -282,7 +281,7 @@ class Fleet:
     # -------------------------------------------------------------------------------------------------- what must hold
     def check(self, what: Command, ending: str, told: Told) -> None:
         """After every command."""
-        spent, going_down = self.cloud.spent(RATE), self.world.stop_seconds * len(self.cloud.starts) * RATE / 3600
+        spent, going_down = self.cloud.spent(RATE), self.world.longest_stop_s * len(self.cloud.billed) * RATE / 3600
         if spent > self.allowed + going_down + 1e-6:
             raise Violation(f"${spent:.4f} spent, ${self.allowed:.4f} allowed")
         for note in told.notes:
@@ -317,7 +316,7 @@ class Fleet:
     def converged(self) -> None:
         """Long after: everything is off, nothing is left to be done."""
         for name, machine in self.machines.items():
-            if name in self.story.cloud and machine.instance.view.billed:
+            if name in self.story.cloud and machine.instance.is_billed:
                 raise Violation(f"{name} is still on, hours later")
             if machine.working is not None:
                 raise Violation(f"{machine.working.plan.run_id} is still at work on {name}, hours later")

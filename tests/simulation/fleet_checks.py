@@ -57,13 +57,13 @@ def check_left(fleet: Fleet, ending: str, words: str) -> None:
         part = machine.working
         if part is not None and part.plan.run_id not in excused:
             raise Violation(f"{part.plan.run_id} is at work on {name} after {ending!r}, without a word")
-        on = name in fleet.story.cloud and machine.instance.view.billed
+        on = name in fleet.story.cloud and machine.instance.is_billed
         if (
             on
             and not excused
             and not any(hold["zone"] for d in store.pending_releases().values() for hold in d["holds"])
         ):
-            raise Violation(f"{name} is {machine.instance.view.status} after {ending!r}, without a word")
+            raise Violation(f"{name} is {machine.instance.status} after {ending!r}, without a word")
     for run_id in store.active():
         state = fold(store.journal_of(run_id))
         is_nothing_yet = state.stage < Stage.SYNCING and state.machine in ("none", "due")

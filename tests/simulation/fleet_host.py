@@ -205,7 +205,7 @@ class Hosts:
 
         def log_in() -> Any:
             known = self._book.known(target.project, target.instance) if isinstance(target, GcpTarget) else None
-            if isinstance(target, GcpTarget) and (known is None or known.instance_id != machine.instance.view.id):
+            if isinstance(target, GcpTarget) and (known is None or known.instance_id != machine.instance.id):
                 raise HostUnreachable("nothing is known of the machine", reason="port")
             if not machine.instance.up or world.now < machine.cut_until:
                 raise world.unreachable("nobody answers")

@@ -66,7 +66,7 @@ class Guest:
         if plan.run_id in self.runs:
             return "exists"
         if (first := self.cloud.older(self.instance)) is not None:
-            raise Violation(f"a run begins on a second {first.view.name}, in {self.instance.view.zone}")
+            raise Violation(f"a run begins on a second {first.name}, in {self.instance.zone}")
         if self.world.now < self.world.disk_full_until:
             raise HostFault("the disk is full", fault="disk_full")
         before = self.runs.get(plan.resume_from or "")
@@ -85,7 +85,7 @@ class Guest:
             return
         spec = run.plan.steps[run.step]
         # On this computer several runs may have been planned at one moment.
-        attempt = (run.plan.run_id if self.instance.view.id == HERE else run.plan.created), spec.id
+        attempt = (run.plan.run_id if self.instance.id == HERE else run.plan.created), spec.id
         self.executed[attempt] += 1
         if self.executed[attempt] > 1:
             raise Violation(f"step {spec.id} of {run.plan.run_id} runs a second time")
@@ -147,7 +147,7 @@ class Guest:
     def followed(self, run: Run, by: Actor) -> None:
         """Somebody who follows a run past a cap that is spent ends it soon; one who was away a while starts anew."""
         spent_at, now = self.world.cap_spent_at, self.world.now
-        if self.instance.view.id == HERE:  # it costs nothing
+        if self.instance.id == HERE:  # it costs nothing
             return
         if spent_at is None or run.ended or not run.plan.workspace.startswith("sim-"):  # others have other books
             return
@@ -246,8 +246,8 @@ class Session:
     def hello(self) -> wire.Hello:
         instance = self._guest.instance
         return wire.Hello(
-            wire.WIRE_VERSION, "0" * 64, "3.11", "linux", instance.view.name, "u", "/home/u", "/home/u/.fcctl",
-            f"boot-{instance.view.id}-{instance.boots}", self._world.now, 4, 10**11,
+            wire.WIRE_VERSION, "0" * 64, "3.11", "linux", instance.name, "u", "/home/u", "/home/u/.fcctl",
+            f"boot-{instance.id}-{instance.boots}", self._world.now, 4, 10**11,
         )  # fmt: skip
 
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff:
@@ -320,7 +320,7 @@ class Session:
         return self._guest.files(self._run(run_id))[path]
 
     def _refuse_if_unreadable(self) -> None:
-        if self._world.now < self._world.unreadable_until and self._guest.instance.view.id != HERE:
+        if self._world.now < self._world.unreadable_until and self._guest.instance.id != HERE:
             raise HostFault("OSError: [Errno 5] Input/output error", fault="internal")
 
     def forget(self, run_id: str) -> None:

@@ -48,7 +48,8 @@ def _check_results(episode: Episode, services: Services, guest: Guest, run_id: s
             raise Violation(f"nobody remembers {run_id}, whose results are on the machine")
         return
     record = store.get(run_id)
-    if len(episode.workspaces) > 1 and record.status == "lost" and "is gone" in (record.message or ""):
+    deleted = any(words in (record.message or "") for words in ("is gone", "was deleted with its disk"))
+    if len(episode.workspaces) > 1 and record.status == "lost" and deleted:
         return  # who shares nothing with the run cannot know that its results are on the disk that is deleted
     given_up = "-builder-" in run_id and record.status in ("lost", "preempted", "over_budget")
     if given_up and not guest.goes_on(guest.runs[run_id]):
@@ -89,7 +90,7 @@ def check_off_after(episode: Episode, what: str, ending: str) -> None:
     episode.world.advance(SETTLED_S + episode.world.stop_seconds)
     for instance in episode.cloud.running():
         if not _excused(episode, instance):
-            raise Violation(f"{instance.view.name} is {instance.view.status} after a command that {ending}")
+            raise Violation(f"{instance.name} is {instance.status} after a command that {ending}")
 
 
 def _live(episode: Episode) -> bool:
@@ -121,15 +122,15 @@ def _excused(episode: Episode, instance: Instance) -> bool:
         d for workspace in episode.workspaces for d in services_of(episode, workspace).store.pending_releases().values()
     ]
     owed = {hold["zone"] for debt in debts for hold in debt["holds"]}
-    by_hand = instance.view.labels.get(RUN_LABEL, "").startswith(UP_PREFIX)
-    return by_hand or not instance.started_by[-1] or instance.view.zone in owed
+    by_hand = instance.resource["labels"].get(RUN_LABEL, "").startswith(UP_PREFIX)
+    return by_hand or not episode.cloud.started_by(instance) or instance.zone in owed
 
 
 # ------------------------------------------------------------------------------------------------------------- the end
 def check_at_the_end(episode: Episode) -> None:
     """Long after: everything is off, nothing is left to be done."""
     for instance in episode.cloud.running():
-        raise Violation(f"{instance.view.name} is still {instance.view.status}, hours later")
+        raise Violation(f"{instance.name} is still {instance.status}, hours later")
     services = services_of(episode, episode.here)
     check(episode, services)
     _check_ledger(episode, services)
@@ -151,11 +152,13 @@ def _check_ledger(episode: Episode, services: Services) -> None:
     audit(services, episode.targets, listed(), workspace="sim")
     lines = [line for line in ledger_lines(services) if line.what is None]
     known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
-    spans = episode.cloud.billed()
-    true = sum(max(60.0, (end or episode.world.now) - start) for start, end in spans)
-    if known > true + 1.0 * len(spans):
+    cloud = episode.cloud
+    true = sum(map(cloud.seconds, cloud.billed))
+    # A machine that is stopped before it runs is not billed; the ledger counts its minute.
+    stopped_before = cloud.asked.keys() - {time.operation for time in cloud.billed}
+    if known > true + 1.0 * len(cloud.billed) + 60.0 * len(stopped_before):
         raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")
-    if set(episode.cloud.starts) <= {"fcctl"} and known < true - 60.0:
+    if cloud.only_fcctl_starts and known < true - 60.0:
         raise Violation(f"the ledger has {known:.0f} s of {true:.0f} s that were billed")
 
 

@@ -14,6 +14,7 @@ from orchestrator.hosts import hosts, prune
 from orchestrator.money import firings, reservations, usage_recorder
 from orchestrator.money.book import SpendingBook, State
 from orchestrator.money.reservations import Reservation, Scope
+from orchestrator.results.store.active import FileActiveRun
 from orchestrator.runs import actions, resume_run, transfer
 from orchestrator.runs.cost import owners, spending
 from orchestrator.runs.cost.spending import CapBalance
@@ -238,6 +239,17 @@ def builder_not_in_budget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SavedPlan, "worst_case_usd_with_builder", SavedPlan.worst_case_usd)
 
 
+def builder_not_reserved(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is reserved for what a run costs on its builder."""
+    set_aside = spending.set_aside
+
+    def without_builders(services: Services, active: FileActiveRun, saved: SavedPlan) -> None:
+        if saved.builds_for is None:
+            set_aside(services, active, saved)
+
+    patch.setattr(spending, "set_aside", without_builders)
+
+
 TIGHT = Schedule(0, (), ("rush", "ps"), day_cap=0.5, free_disks=True)
 #: Nobody ends their runs in time.
 KILLED = replace(TIGHT, faults=tuple(Fault(at, "kill") for at in range(290, 296)))
@@ -271,6 +283,12 @@ MONEY_MUTANTS = [
         builder_not_in_budget,
         "a run that stops at $",
         schedule=Schedule(0, (), ("run",), stop_at=0.35, builder=True),
+    ),
+    Mutant(
+        "nothing is reserved for a builder",
+        builder_not_reserved,
+        "$",
+        schedule=replace(ROOM_FOR_HALF, day_cap=0.8, builder=True),
     ),
     Mutant("a firing costs nothing", firing_costs_nothing, "the firing of "),
     Mutant("a killed firing is forgotten", killed_firing_forgotten, "a firing of $", seed=19),

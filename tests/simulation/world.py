@@ -91,6 +91,8 @@ class World:
     unreadable_until: float = 0.0
     laptop_full_until: float = 0.0
     stop_seconds: float = 20.0
+    #: The most that it ever was.
+    longest_stop_s: float = 20.0
     #: Since when a cap is spent, and over what it is one.
     cap_spent_at: float | None = None
     cap_spent_over: Literal["day", "month", "project"] = "project"
@@ -108,11 +110,18 @@ class World:
     def advance(self, seconds: float) -> None:
         """Let time pass, and everything that is due happen in its order."""
         until = self.now + seconds
+        self._happen(until)
+        self.now = max(self.now, until)
+
+    def happen_due(self) -> None:
+        """Let happen what is due now, in its order; nobody else comes in between."""
+        self._happen(self.now)
+
+    def _happen(self, until: float) -> None:
         while self._timers and self._timers[0][0] <= until:
             when, _, action = heapq.heappop(self._timers)
             self.now = max(self.now, when)
             action()
-        self.now = max(self.now, until)
 
     def end_of_trouble(self) -> None:
         """From now on everything works; what cannot be read for good stays so."""
@@ -188,6 +197,7 @@ class World:
                 self.link_down_until = max(self.link_down_until, self.now + 1.0)
             case "slow_stop":
                 self.stop_seconds = fault.amount
+                self.longest_stop_s = max(self.longest_stop_s, fault.amount)
             case "skew":
                 self.skew += fault.amount
             case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":
@@ -195,3 +205,4 @@ class World:
                 setattr(self, f"{name.get(fault.kind, fault.kind)}_until", until)
             case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill" | "deleted":
                 self.on[fault.kind]()
+        self.on["struck"]()

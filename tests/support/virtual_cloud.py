@@ -119,45 +119,28 @@ def billed(emulator: Emulator) -> list[str]:
 
 
 class Meter:
-    """The true bill: seconds that machines were on, by watching the emulator's own events."""
+    """The true bill: what the cloud bills machines for during a ``with``."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
-        self._since: dict[str, float] = {}
-        self.seconds = 0.0
-        self.longest_s = 0.0
-        self._real_call = emulator.world.timeline._call
+        self._since = self._until = 0.0
 
     def __enter__(self) -> Meter:
-        self._emulator.world.timeline._call = self._call  # type: ignore[method-assign]
-        self._look()
+        self._since = self._emulator.clock.now()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._emulator.world.timeline._call = self._real_call  # type: ignore[method-assign]
-        self._look()
-        for path in list(self._since):
-            self._end(path)
+        self._until = self._emulator.clock.now()
 
-    def _call(self) -> None:
-        self._real_call()
-        self._look()
-
-    def _look(self) -> None:
-        now = self._emulator.clock.now()
-        on = {path for path, m in self._emulator.world.machines.items() if m.status in ("RUNNING", "STOPPING")}
-        for path in on - set(self._since):
-            self._since[path] = now
-        for path in set(self._since) - on:
-            self._end(path)
-
-    def _end(self, path: str) -> None:
-        seconds = self._emulator.clock.now() - self._since.pop(path)
-        self.seconds += seconds
-        self.longest_s = max(self.longest_s, seconds)
+    @property
+    def seconds(self) -> float:
+        """Without the cloud's minimum of a minute a start."""
+        billed = self._emulator.world.billed
+        spans = [(max(one.since, self._since), min(one.until or self._until, self._until)) for one in billed]
+        return sum(max(0.0, until - since) for since, until in spans)
 
     def usd(self, rate: float) -> float:
-        """At ``rate`` dollars an hour, without the cloud's minimum of a minute a start."""
+        """At ``rate`` dollars an hour."""
         return self.seconds / 3600 * rate
 
 

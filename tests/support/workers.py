@@ -144,10 +144,11 @@ class Pool:
         try:
             kind, value = connection.recv()
         except (EOFError, ConnectionError):
+            kind, value = "gone", None
+        if kind == "gone":  # here, since a worker forked in the handler would have its exception behind its own
             del self._workers[connection]
             self._ended(worker)
-            return
-        if kind == "more":
+        elif kind == "more":
             batch = self._batches.popleft() if self._batches else []
             worker.todo += batch
             connection.send(batch)

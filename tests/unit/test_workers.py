@@ -56,7 +56,10 @@ def test_that_ends_its_worker():
     os._exit(3)
 
 @pytest.mark.group("one")
-def test_after_it():
+def test_after_it():  # in a worker forked anew, where no exception is being handled
+    with pytest.raises(ValueError) as raised:
+        raise ValueError
+    assert raised.value.__context__ is None
     note("group", os.getpid())
 
 def test_that_fails():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flashcore import build, registry, shapes, toolchain
 from flashcore.errors import Unavailable, UsageError
 from flashcore.tuned import Tuned
+from flashcore.variant import Variant
 
 if TYPE_CHECKING:
     from flashcore import plain
@@ -77,7 +78,7 @@ def settings_of(pairs: Sequence[str]) -> dict[str, int]:
     return chosen
 
 
-def variant_of(options: argparse.Namespace, label: str) -> tuple[registry.Variant, dict[str, int]]:
+def variant_of(options: argparse.Namespace, label: str) -> tuple[Variant, dict[str, int]]:
     """The variant called ``label``, and the settings that the label names.
 
     Raises:

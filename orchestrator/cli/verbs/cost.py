@@ -10,7 +10,10 @@ from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.cli.context import ON, Cli, CliGroup
 
 if TYPE_CHECKING:
+    from orchestrator.machines.targets import Target
     from orchestrator.money.prices.table import PriceTable
+    from orchestrator.runs.job.job import Job
+    from orchestrator.runs.services import Services
 
 
 @click.group(cls=CliGroup)
@@ -36,17 +39,30 @@ def plan(cli: Cli, job: str, target: str | None, zones: bool, steps: str | None,
 
     workspace = cli.workspace()
     on = workspace.target(target)
+    wanted = workspace.jobs.get(job)
     with cli.services() as services:
         budget, now = as_last_seen(services, on, workspace.config.budget), services.clock.now()
-        made = cost_plan(services.store, workspace.jobs.get(job), on, budget, steps)
+        builder = _builder(cli, services, wanted, on, steps)
+        if builder is not None:
+            budget = as_last_seen(services, builder, budget)
+        made = cost_plan(services.store, wanted, on, budget, steps, builder)
     old = old_prices(on, budget, now, accepted=accept_old_prices)
     age = price_age(on, budget, now)
     prices = {"date": age.date, "age_days": age.days} if age is not None else None
     cli.show({**made.as_json(), "prices": prices}, lambda: print_cost_plan(made, cli.console, zones=zones))
     if old is not None:
         cli.note(f"note: {old}")
-    if on.builder is not None:
-        cli.note(f"note: without {on.builder}, which may compile for it: fcctl run {job} --on {on.name} --dry-run")
+
+
+def _builder(cli: Cli, services: Services, job: Job, on: Target, steps: str | None) -> Target | None:
+    """The builder of the target if a run would use it."""
+    if on.builder is None:
+        return None
+    from orchestrator.runs.builder import is_needed
+    from orchestrator.runs.job.plan import controller_steps
+
+    needed = is_needed(controller_steps(job, {}, steps), services.cuda_image)
+    return cli.workspace().target(on.builder) if needed else None
 
 
 @cost.command()

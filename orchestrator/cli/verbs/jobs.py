@@ -28,16 +28,16 @@ def ls(cli: Cli) -> None:
     """List the jobs of the workspace and the built-in ones."""
     workspace = cli.workspace()
     rows = [_row(workspace, name) for name in workspace.jobs.names()]
-    from orchestrator.views.table import Table, line, show
+    from orchestrator.views.blocks import Cell, Grid
+    from orchestrator.views.table import show_blocks
 
-    table = Table("job", "title", "steps", "at most", header="bold")
-    for row in rows:
-        if row["problem"]:
-            table.add_row(row["job"], line((row["problem"], "red")), "-", "-")
-        else:
-            title = row["title"] + (" (built in)" if row["built_in"] else "")
-            table.add_row(row["job"], title, str(row["steps"]), row["at_most"])
-    cli.show({"jobs": rows}, lambda: show(cli.console, table))
+    lines = tuple(
+        (row["job"], Cell(row["problem"], kind="bad"), "-", "-") if row["problem"]
+        else (row["job"], row["title"] + (" (built in)" if row["built_in"] else ""), str(row["steps"]), row["at_most"])
+        for row in rows
+    )  # fmt: skip
+    grid = Grid(("job", "title", "steps", "at most"), lines, fold=(1,))
+    cli.show({"jobs": rows}, lambda: show_blocks(cli.console, [grid]))
 
 
 @jobs.command("show")
@@ -116,6 +116,7 @@ def _step(step: Step) -> list[str]:
     facts += ["on this computer"] if step.where == "controller" else []
     facts += [f"searches {step.tune}"] if step.tune else []
     facts += {True: ["optional"], "unavailable": ["may be unavailable"], False: []}[step.optional]
+    facts += ["may fail without ending the run"] if step.keep_going else []
     facts += [f"{plural(step.retries, 'retry')}"] if step.retries else []
     facts += [f"needs {needs}"] if (needs := _needs(step.needs)) else []
     lines = ["", f"  {step.id}  ({', '.join(facts)})"]

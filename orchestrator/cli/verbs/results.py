@@ -122,12 +122,14 @@ for _verb in (compare, history, report, tag, export, take_in, prune):
 )
 def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""
+    from orchestrator.results.headlines import headlines
     from orchestrator.results.look import tags_of
 
     _check_status(status)
     with cli.services() as services:
         rows = services.store.rows(limit=limit or None, job=job, target=target, status=status)
-        tags = tags_of(services.store)
+        tags, people = tags_of(services.store), sys.stdout.isatty() and not cli.json
+        heads = headlines(services.store, rows) if people else {}
         now = services.clock.now()
     if cli.show({"runs": [{**row.model_dump(mode="json"), "tags": tags.get(row.run_id, [])} for row in rows]}):
         return
@@ -137,8 +139,8 @@ def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit:
         return
     from orchestrator.views.tables.run import plain, print_runs
 
-    if sys.stdout.isatty():
-        print_runs(rows, cli.console, now, tags)
+    if people:
+        print_runs(rows, cli.console, now, tags, heads)
     else:
         sys.stdout.write(plain(rows))
 

@@ -130,8 +130,8 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
 def report(cli: Cli, name: str | None) -> None:
     """Print the report of SESSION (default: the last), as Markdown, for the person who continues.
 
-    What was run, the best, what did not pass, what the money was for, the gap to the targets, next levers, and where to
-    start. Each session leaves it at its end, as report.md and report.json in results/sessions/SESSION/.
+    Its runs, the best results, runs that did not pass, cost by activity, open targets, next levers and next commands.
+    Each session writes it when it ends: report.md and report.json in results/sessions/SESSION/.
     """
     from orchestrator.views.report.session import markdown, report_of
 

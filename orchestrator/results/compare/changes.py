@@ -29,7 +29,8 @@ class Series:
     @property
     def title(self) -> str:
         last = self.points[-1]
-        parts = (last.benchmark, last.variant, last.mode, last.gpu or last.target, last.method, last.job, last.settings)
+        parts = (last.benchmark, last.variant, last.mode, last.gpu or last.target,
+                 f"method {last.method}" if last.method else "", last.job, last.settings)  # fmt: skip
         return " · ".join(part for part in parts if part)
 
 

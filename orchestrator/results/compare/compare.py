@@ -105,17 +105,14 @@ class Report:
             "interleaved": self.comparison.interleaved,
             "benchmarks": [b.as_json() for b in self.comparison.benchmarks],
             "controls": [b.as_json() for b in self.comparison.controls],
-            "only_old": [asdict(key) for key in self.comparison.only_old],
-            "only_new": [asdict(key) for key in self.comparison.only_new],
-            "environment": [asdict(d) for d in self.environment],
+            **{kind: list(map(asdict, getattr(self.comparison, kind))) for kind in ("only_old", "only_new")},
             "source": asdict(self.source),
-            "resources": [asdict(d) for d in self.resources],
+            **{kind: list(map(asdict, getattr(self, kind))) for kind in ("environment", "resources", "failures")},
             **{
                 kind: [{**asdict(d), "change": d.change} for d in getattr(self, kind)]
                 for kind in ("profile", "metrics", "searches")
             },
-            "fail_on": [asdict(c) for c in self.conditions],
-            "failures": [asdict(f) for f in self.failures],
+            "fail_on": list(map(asdict, self.conditions)),
             "regression": bool(self.failures),
         }
 

@@ -13,10 +13,10 @@ The series is read from its start, one run after the other, as it was looked at:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,13 +103,10 @@ def statistic(samples: Floats, metric: str) -> Floats:
     of launches and of ratios it is geometric."""
     import numpy as np
 
-    if metric == "mean":
-        return np.asarray(samples.mean(axis=-1))
-    if metric == "min":
-        return np.asarray(samples.min(axis=-1))
-    if metric == "p50":
-        return np.asarray(np.median(samples, axis=-1))
-    return np.asarray(np.percentile(samples, {"p90": 90, "p99": 99}[metric], axis=-1))
+    if metric in ("p90", "p99"):
+        return np.asarray(np.percentile(samples, int(metric[1:]), axis=-1))
+    of: dict[str, Callable[..., Any]] = {"mean": np.mean, "min": np.min, "p50": np.median}
+    return np.asarray(of[metric](samples, axis=-1))
 
 
 def block_length(samples: Floats) -> int:

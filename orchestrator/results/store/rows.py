@@ -160,7 +160,7 @@ def _content(folder: Path, path: str) -> dict[str, Any]:
 
 
 #: Raise it with any change below, of a field of RunRow or Measurement, or of what a row says.
-VERSION = 6
+VERSION = 7
 _TYPES = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, write_atomic
-from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, owner_of
+from orchestrator.base.files import alone_in, disk_errors, make_folders, sync_folder, write_atomic
+from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, read_object
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths, read_plan
+from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths
 from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
 from orchestrator.results.store.names import resolve
 from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
@@ -27,7 +27,6 @@ from orchestrator.results.store.rows import DamagedRecord, is_complete, read_rec
 if TYPE_CHECKING:
     from orchestrator.results.store.index import Index, Skipped
     from orchestrator.results.store.rows import Search
-    from orchestrator.results.store.tag_file import TagFile
     from orchestrator.results.tags import Tag
     from orchestrator.results.timings import Measurement
 
@@ -60,12 +59,6 @@ class FileStore:
         from orchestrator.results.store.index import Index
 
         return Index(self.root / "index.sqlite", self.root / "runs", self._note)
-
-    @cached_property
-    def _tags(self) -> TagFile:
-        from orchestrator.results.store.tag_file import TagFile
-
-        return TagFile(self.root)
 
     def begin(self, run_id: str, plan: dict[str, Any]) -> FileActiveRun:
         """A new active run, owned by this process, its plan on disk. Raises ConflictError: a run of that id exists;
@@ -118,11 +111,11 @@ class FileStore:
 
     def owner(self, run_id: str) -> dict[str, Any] | None:
         """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
-        return owner_of(self._places(run_id).active / LOCK)
+        return read_object(self._places(run_id).active / LOCK)
 
     def plan_of(self, run_id: str) -> dict[str, Any] | None:
         """An active run's saved plan, without claiming it; None if it has none."""
-        return read_plan(self._places(run_id).active)
+        return read_object(self._places(run_id).active / PLAN)
 
     def journal_of(self, run_id: str) -> list[JournalEntry]:
         """A run's journal, active or complete, without claiming it; empty if there is no such run."""
@@ -251,20 +244,45 @@ class FileStore:
 
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs. Raises ConfigError: results/tags.toml is damaged."""
-        return self._tags.read()
+        from orchestrator.results import tags
+
+        path = self.root / tags.FILE
+        try:
+            with path.open("rb") as stream:
+                text = stream.read(tags.MAX_BYTES).decode()
+        except FileNotFoundError:
+            return {}
+        except UnicodeDecodeError:
+            text = "\0"  # no TOML either
+        except OSError:
+            with disk_errors("read the tags", path):
+                raise
+        return tags.parse(text, str(path))
 
     def tag(self, tag: Tag, *, move: bool) -> None:
         """Add a name, or with ``move`` let it stand for other runs than before. Raises ConflictError: it stands for
         other runs, and may not be moved."""
         from orchestrator.results.tags import with_tag
 
-        self._tags.change(lambda tags: with_tag(tags, tag, move=move))
+        self._change_tags(lambda tags: with_tag(tags, tag, move=move))
 
     def untag(self, name: str) -> None:
         """Forget a name. Raises NotFoundError: there is none."""
         from orchestrator.results.tags import without_tag
 
-        self._tags.change(lambda tags: without_tag(tags, name))
+        self._change_tags(lambda tags: without_tag(tags, name))
+
+    def _change_tags(self, how: Callable[[dict[str, Tag]], dict[str, Tag]]) -> None:
+        """Nobody else changes them meanwhile; a damaged file is left as it is."""
+        from orchestrator.results import tags
+
+        with disk_errors("write the tags", self.root):
+            make_folders(self.root)
+            with alone_in(self.root):
+                old = self.tags()
+                new = how(old)
+                if new != old:
+                    write_atomic(self.root, tags.FILE, tags.render(new).encode())
 
     def ids_starting(self, text: str, limit: int) -> list[str]:
         """Ids of complete runs, newest first."""

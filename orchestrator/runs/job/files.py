@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.models import Problem
+from orchestrator.base.safe_paths import spelled
 from orchestrator.runs.job import job as jobs
 from orchestrator.runs.job.built_in import BUILT_IN
 from orchestrator.runs.job.job import InvalidJob, Job, JobFile
@@ -89,8 +90,8 @@ class JobFiles:
         path = next((p for p in (Path.cwd() / name, self.root / name, self.folder / name) if p.is_file()), None)
         if path is None:
             return Path(name).stem
-        path = path.resolve()
-        if path.parent == self.folder.resolve() and path.suffix == ".yaml":
+        path = spelled(path.resolve())
+        if path.parent == spelled(self.folder.resolve()) and path.suffix == ".yaml":
             return path.stem
         raise NotFoundError(
             f"{name} is not in this workspace's job folder",

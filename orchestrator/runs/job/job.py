@@ -138,6 +138,8 @@ class Step(_Part):
     needs: Needs = Field(default_factory=Needs)
     retries: Annotated[int, Field(ge=0, le=10)] = 0
     optional: bool | Literal["unavailable"] = False
+    #: Later steps run although this one failed; the run fails at its end.
+    keep_going: bool = False
     env: Env = {}
     exit_codes: dict[str, Literal["passed", "warned", "failed", "skipped", "unavailable"]] = {}
     activity: Activity = "test"

@@ -56,6 +56,7 @@ def make_plan(
         idle_stop_s=IDLE_STOP_S if target.kind not in ("local", "ssh") else None,
         sudo_ncu=target.owned,
         container=(target.container if job.container is None else job.container) or None,
+        python=target.python,
         secrets=list(dict.fromkeys([*target.secrets, *job.secrets])),
         idle=_gpu_idle(job.idle or target.idle or idle, job, steps),
     )

@@ -159,11 +159,11 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
     if wanted.stop_at_budget:
         saved = _ended_in_time(services, saved, caps, budget if over_runs else None)
     _check_cap(saved, caps)
-    if over_runs:
+    if over_runs or saved.builder is not None:
         from orchestrator.runs.cost.spending import check_caps
 
-        check_caps(services, budget, saved.worst_case_usd_with_builder)
-        caps += books_caps(budget)
+        check_caps(services, budget, saved.worst_case_usd_with_builder if over_runs else saved.builder_usd)
+    caps += books_caps(budget) if over_runs else []
     return Prepared(saved.model_copy(update={"caps": caps}), source, capped)
 
 
@@ -174,10 +174,9 @@ def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books:
     from orchestrator.runs.cost.spending import remaining_budget
 
     left = [cap.usd for cap in caps] + ([usd for _, usd in remaining_budget(services, books)] if books else [])
-    builder_usd = saved.builder.worst_case_usd if saved.builder is not None else 0.0
-    if not left or saved.worst_rate <= 0 or _worst_usd(saved) + builder_usd <= min(left):
+    if not left or saved.worst_rate <= 0 or _worst_usd(saved) + saved.builder_usd <= min(left):
         return saved
-    saved = saved.model_copy(update={"stop_at_usd": max(0.0, min(left) - builder_usd)})
+    saved = saved.model_copy(update={"stop_at_usd": max(0.0, min(left) - saved.builder_usd)})
     refuse_useless(saved, LEAST_S if saved.fence_s is not None else 1.0)
     return saved
 
@@ -211,7 +210,7 @@ def _why(saved: SavedPlan) -> str:
         steps += f"; with boot and transfers, the machine may run for {saved.fence_s / 60:.0f} minutes"
     also = ""
     if saved.builder is not None:
-        also = f"; {saved.builder.target.name}, which compiles for it, may cost {dollars(saved.builder.worst_case_usd)}"
+        also = f"; {saved.builder.target.name}, which compiles for it, may cost {dollars(saved.builder_usd)}"
     return f"{steps}, at ${rate:.2f} an hour{also}"
 
 

@@ -114,9 +114,13 @@ class SavedPlan(HourlyPlan):
         return fenced_worst_case_usd(longest, rate) + self.egress_usd
 
     @property
+    def builder_usd(self) -> float:
+        """The most that the run on its builder can cost."""
+        return self.builder.worst_case_usd if self.builder is not None else 0.0
+
+    @property
     def worst_case_usd_with_builder(self) -> float:
-        """The same with the run on its builder."""
-        return self.worst_case_usd + (self.builder.worst_case_usd if self.builder is not None else 0.0)
+        return self.worst_case_usd + self.builder_usd
 
     @property
     def wake_s(self) -> int:

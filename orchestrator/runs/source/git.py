@@ -9,24 +9,21 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
-from pathlib import Path
-from posixpath import basename, dirname
+from pathlib import Path, PurePath
+from posixpath import basename, dirname, normpath
 
 from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.base.git import git_environment
-from orchestrator.base.safe_paths import folded
+from orchestrator.base.safe_paths import folded, ignores_case
 from orchestrator.runs.source.api import Source, SourceHashes
 
-#: What the controller itself writes in a workspace, whatever its .gitignore says.
-OWN = (
-    ".fcctl", "results/runs", "results/active", "results/schedules", "results/sessions", "results/machines.jsonl",
-    "results/index.sqlite", "results/index.sqlite.lock", "results/tags.toml",
-)  # fmt: skip
+#: What the controller itself writes in the folder of results, whatever .gitignore says.
+OWN = ("runs", "active", "schedules", "sessions", "machines.jsonl", "index.sqlite", "index.sqlite.lock", "tags.toml")
 #: Left out where no git is installed to read .gitignore.
 WITHOUT_GIT = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", "build", "dist", ".idea", ".vscode"}
@@ -44,28 +41,42 @@ LFS_POINTER_BYTES = 1024
 class _Listing:
     """Paths relative to the workspace, those that are new to git, and what had to be left out."""
 
+    own: list[str]
+    #: Whether this computer's disk ignores the case of names.
+    one_case: bool
     paths: set[str] = field(default_factory=set)
     new: set[str] = field(default_factory=set)
     untracked: bool = False
     skipped: list[str] = field(default_factory=list)
 
+    def is_own(self, path: str) -> bool:
+        """Whether it is a file of the controller itself, or a folder of these."""
+        path = folded(path) if self.one_case else path
+        return any(path == own or path.startswith((own + "/", own + "-")) for own in self.own)
+
 
 class GitSource:
-    """A :class:`~orchestrator.runs.source.api.SourceReader`. Hashes are remembered in the user's cache folder."""
+    """A :class:`~orchestrator.runs.source.api.SourceReader`. Hashes are remembered in the user's cache folder.
+    ``results`` is the folder of results, relative to the workspace."""
 
-    def __init__(self, cache_folder: Path | None = None) -> None:
+    def __init__(self, cache_folder: Path | None = None, results: str = "results") -> None:
         self._cache_folder = cache_folder or user_folder("cache")
+        self._own = (".fcctl", *(normpath(f"{results}/{name}") for name in OWN))
 
     def read(self, root: Path) -> Source:
         """Reads every file of the workspace with its hash. Raises ConfigError if git refuses, ConflictError if a file
         keeps changing."""
         root = root.resolve()
-        listing, commit, changed = _list(root, self._cache_folder)
+        one_case = ignores_case(root)
+        listing = _Listing([folded(own) if one_case else own for own in self._own], one_case)
+        commit, changed = _list(root, self._cache_folder, listing)
+        if one_case:
+            _leave_out_twins(listing)
+            _spell_as_tracked(listing)
         if any(path.endswith((_VENV, _CMAKE)) for path in listing.new):
             left, said = leave_out(listing.new, listing.paths)
             listing.paths -= left
             listing.skipped += said
-        _leave_out_twins(root, listing)
         hashes = SourceHashes(root, self._cache_folder)
         large_files = "filter=lfs" in _attributes(root)
         entries = []
@@ -89,14 +100,13 @@ class GitSource:
         )
 
 
-def _list(root: Path, cache: Path) -> tuple[_Listing, str | None, bool]:
-    """The files, the commit, and whether tracked files differ from it."""
-    listing = _Listing()
+def _list(root: Path, cache: Path, listing: _Listing) -> tuple[str | None, bool]:
+    """Lists the files; returns the commit, and whether tracked files differ from it."""
     git = shutil.which("git")
     if git is None:
-        listing.paths.update(_walk(root))
+        listing.paths.update(_walk(root, listing))
         listing.new = listing.paths
-        return listing, None, False
+        return None, False
     # Both at once: each is mostly waiting for the disk.
     status = _git(git, root, "status", "--porcelain=v2", "--branch", "-z", "-uno", "--", ".")
     try:
@@ -104,15 +114,15 @@ def _list(root: Path, cache: Path) -> tuple[_Listing, str | None, bool]:
     finally:
         answer, _ = _finish(status)
     if inside and (listing.paths or listing.skipped):
-        commit, changed = _state(answer)
-        return listing, commit, changed
+        return _state(answer)
     # No repository, or one that ignores this whole folder: .gitignore files still count.
     with contextlib.ExitStack() as ending:
         empty = _no_repository(cache, ending)
-        if not _list_repository(git, root, "", listing, f"--git-dir={empty}", f"--work-tree={root}"):
+        case = f"core.ignorecase={listing.one_case}"  # a repository has its own
+        if not _list_repository(git, root, "", listing, "-c", case, f"--git-dir={empty}", f"--work-tree={root}"):
             raise ConfigError(f"git cannot list {root}", cause=f"{empty} is not a repository", hint=f"rm -r {empty}")
     listing.untracked = False
-    return listing, None, False
+    return None, False
 
 
 def _no_repository(cache: Path, ending: contextlib.ExitStack) -> Path:
@@ -139,10 +149,12 @@ def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *opti
         if "not a git repository" in said:
             return False
         hint = next((line.strip() for line in said.splitlines() if line.strip().startswith("git config")), None)
+        if said.startswith(("xcode-select: ", "xcrun: ")):  # a Mac's git without the Command Line Tools
+            hint = "xcode-select --install"
         raise ConfigError(f"git cannot read {root / prefix}", cause=said.strip().split("\n")[0], hint=hint)
     for row in answer.split(b"\0"):
         name = os.fsdecode(row[2:])
-        if not name or _own(prefix + name):
+        if not name or listing.is_own(prefix + name):
             continue
         new = row[:1] == b"?"
         if name.endswith("/") or _is_folder(root / prefix / name):
@@ -164,19 +176,15 @@ def _nested(git: str, root: Path, path: str, listing: _Listing, depth: int) -> N
         listing.skipped.append(f"{path}: git cannot read this nested repository")
 
 
-def _walk(root: Path) -> Iterator[str]:
+def _walk(root: Path, listing: _Listing) -> Iterator[str]:
     for folder, folders, files in os.walk(root):
         base = os.path.relpath(folder, root)
         prefix = "" if base == "." else base + "/"
-        folders[:] = [name for name in folders if name not in WITHOUT_GIT and not _own(prefix + name)]
+        folders[:] = [name for name in folders if name not in WITHOUT_GIT and not listing.is_own(prefix + name)]
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in (*files, *links):
-            if name not in WITHOUT_GIT and not name.endswith((".pyc", ".o")) and not _own(prefix + name):
+            if name not in WITHOUT_GIT and not name.endswith((".pyc", ".o")) and not listing.is_own(prefix + name):
                 yield prefix + name
-
-
-def _own(path: str) -> bool:
-    return any(path == own or path.startswith((own + "/", own + "-")) for own in OWN)
 
 
 def _is_folder(path: Path) -> bool:
@@ -186,14 +194,14 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _leave_out_twins(root: Path, listing: _Listing) -> None:
-    """Leaves out names that differ by case alone, and for which this computer's file system has one file: its content
-    is that of one name, and nobody knows of which. A Mac's disk is such a file system."""
+def _leave_out_twins(listing: _Listing) -> None:
+    """Leaves out names that differ by case alone, for which the disk has one file: its content is that of one name, and
+    nobody knows of which. A Mac's disk is such."""
     by_name: dict[str, list[str]] = {}
-    for path in listing.paths:
+    for path in listing.paths - listing.new:
         by_name.setdefault(folded(path), []).append(path)
     for names in by_name.values():
-        if len(names) > 1 and _is_one_file([root / name for name in names]):
+        if len(names) > 1:
             listing.paths.difference_update(names)
             shown = " and ".join(map(_shown, sorted(names)))
             listing.skipped.append(
@@ -201,12 +209,22 @@ def _leave_out_twins(root: Path, listing: _Listing) -> None:
             )
 
 
-def _is_one_file(paths: Sequence[Path]) -> bool:
-    try:
-        facts = [path.lstat() for path in paths]
-    except OSError:
-        return False
-    return len({(one.st_dev, one.st_ino) for one in facts}) == 1 and facts[0].st_nlink == 1
+def _spell_as_tracked(listing: _Listing) -> None:
+    """Spells new files and their folders as git tracks them, as `git add` does: the machine's disk has two folders for
+    two spellings."""
+    spelling = {".": "."}
+    for path in listing.paths - listing.new:
+        spelling.update((folded(str(one)), str(one)) for one in _with_parents(path))
+    tracked = {}
+    for path in listing.new:
+        known = next(one for one in _with_parents(path) if folded(str(one)) in spelling)
+        tracked[path] = str(PurePath(spelling[folded(str(known))], PurePath(path).relative_to(known)))
+    listing.paths = {tracked.get(path, path) for path in listing.paths}
+    listing.new = listing.paths & set(tracked.values())
+
+
+def _with_parents(path: str) -> list[PurePath]:
+    return [PurePath(path), *PurePath(path).parents]
 
 
 def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> TreeEntry | None:

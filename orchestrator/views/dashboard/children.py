@@ -49,6 +49,7 @@ class Children:
         self._root = root
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._idle: list[Process] = []
+        self._warming: asyncio.Task[None] | None = None
         self._answers: OrderedDict[tuple[str, bytes], asyncio.Task[str]] = OrderedDict()
 
     async def fcctl(self, *args: str) -> Any:
@@ -76,6 +77,16 @@ class Children:
         except FcctlError:
             self._answers.pop(key, None)
             raise
+
+    def warm(self) -> None:
+        """Start a worker, if none is there, which imports what draws: the first chart that is asked for comes at
+        once."""
+        if not self._idle and (self._warming is None or self._warming.done()):
+            self._warming = asyncio.create_task(self._warm())
+
+    async def _warm(self) -> None:
+        with suppress(FcctlError, OSError):
+            await self._ask(b'{"task": "warm"}')
 
     async def _ask(self, request: bytes) -> str:
         """One line to a worker, one line back. What it has imported it need not import for the next one."""

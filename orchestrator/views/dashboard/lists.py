@@ -111,6 +111,7 @@ def _list(site: DashboardContext, request: Request, chosen: Sequence[str]) -> di
 
 async def history(site: DashboardContext, request: Request) -> Response:
     """All finished runs."""
+    site.children.warm()
     values = await asyncio.to_thread(_list, site, request, ())
     return site.page("list", request, **values)
 

@@ -13,15 +13,19 @@ from starlette.responses import Response
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import clean
+from orchestrator.leases.session_rules import money, underway
 from orchestrator.results.headlines import headlines
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.runs.cost.outlook import Outlook, outlook
+from orchestrator.runs.services import Services
 from orchestrator.schedules.due import upcoming
-from orchestrator.views.blocks import Block, Cell, Grid, Section, Text
-from orchestrator.views.figures import age, local, usd
+from orchestrator.sessions.session import SessionStatus
+from orchestrator.views.blocks import Block, Cell, Grid, Heading, Section, Text
+from orchestrator.views.figures import age, gate_value, local, usd
+from orchestrator.views.tables.hosts import session_line
 from orchestrator.views.tables.money import caps_bars
 from orchestrator.views.tables.run import failed_steps
-from orchestrator.views.tables.runs import FAILURES, by_job, failures, jobs_grid, run_link
+from orchestrator.views.tables.runs import FAILURES, by_job, failures, jobs_grid, last_and_best, run_link, sentence
 
 if TYPE_CHECKING:
     from orchestrator.views.dashboard.site import DashboardContext
@@ -37,6 +41,7 @@ FIRST = (
 
 
 async def overview(site: DashboardContext, request: Request) -> Response:
+    site.children.warm()
     runs = await site.live.now()
     above, below = await asyncio.to_thread(_sections, site, sum(run.usd_per_hour for run in runs))
     return site.page("overview", request, above=above, below=below, **site.live_values(runs))
@@ -52,13 +57,28 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
     heads = headlines(site.store, rows)
     if groups := by_job(rows, heads):
         gates = {last.run_id: _gates(site, last) for last, *_ in groups.values()}
-        above.append(Section("jobs", "Is it better?", [jobs_grid(rows, heads, gates, now)]))
+        newest = next(iter(groups.values()))
+        last, best, _ = last_and_best(newest, heads)
+        name = f"{clean(newest[0].job, 40)} on {clean(newest[0].gpu or newest[0].target, 30)}"
+        text = Text(f"{name}, {age(newest[0].created, now)} ago: {sentence(last, ('the best', best))}", style="answer")
+        above.append(Section("jobs", "Is it better?", [text, jobs_grid(rows, heads, gates, now)]))
     below = [
+        Section("sessions", "Open sessions", list(open_sessions(site.backend.services))[1:]),
         Section("failures", "Failures to check", list(_failures(site, rows, now))),
         Section("money", "Money", list(_money(outlook(site.backend.services), usd_per_hour))),
         Section("next", "Next scheduled runs", list(_firings(site, now))),
     ]
     return above, [section for section in below if section.blocks]
+
+
+def open_sessions(services: Services) -> Iterator[Block]:
+    """A line for each machine that a session keeps on; asks no machine."""
+    now, found = services.clock.now(), list(underway(services.sessions))
+    if found:
+        yield Heading("Open sessions")
+    for one in found:
+        yield Text(session_line(SessionStatus(one, money(one.saved, one.machine, now)), now))
+        yield Text(f"to stop it: {one.how_to_stop}", style="soft")
 
 
 def _record(site: DashboardContext, row: RunRow) -> RunRecord | None:
@@ -69,11 +89,12 @@ def _record(site: DashboardContext, row: RunRow) -> RunRecord | None:
 
 
 def _gates(site: DashboardContext, row: RunRow) -> str:
-    """``passed 11/11``, or ``failed 2/11``; empty without gates."""
+    """``passed 11 of 11``, or ``failed 2 of 11``; empty without gates."""
     record = _record(site, row)
     judged = record.judged if record else []
     passed = sum(gate.verdict == "pass" for gate in judged)
-    return f"{'passed' if passed == len(judged) else 'failed'} {passed}/{len(judged)}" if judged else ""
+    done = f"passed {passed}" if passed == len(judged) else f"failed {len(judged) - passed}"
+    return f"{done} of {len(judged)}" if judged else ""
 
 
 def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterator[Block]:
@@ -92,8 +113,10 @@ def _reason(record: RunRecord) -> str | Cell:
     """The run's message, else the first gate that failed; with the last line that the failed step wrote."""
     step = next(iter(failed_steps(record)), None)
     said = (step.message or "").strip().splitlines() if step else []
-    gate = next((gate.expr for gate in step.gates if gate.verdict == "fail"), "") if step else ""
-    message = record.message or (f"step '{step.id}': gate failed: {gate}" if step and gate else "")
+    gate = next((gate for gate in step.gates if gate.verdict == "fail"), None) if step else None
+    value = f", measured {gate_value(gate.value)}" if gate and gate_value(gate.value) else ""
+    message = record.message or (f"step '{step.id}': gate failed: {gate.expr}" if step and gate else "")
+    message += value if gate and gate.expr in message else ""
     return Cell(clean(message, 200), clean(said[-1], 160) if len(said) > 1 else "")
 
 

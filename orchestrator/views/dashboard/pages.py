@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean
+from orchestrator.leases.session_rules import underway
 from orchestrator.machines.targets import CloudTarget, SshTarget, Target
 from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.money.totals import Grouping, totals
@@ -28,18 +29,18 @@ from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages
 from orchestrator.views.dashboard.lists import compare, compare_answer, history, options, part
-from orchestrator.views.dashboard.overview import overview
+from orchestrator.views.dashboard.overview import open_sessions, overview
 from orchestrator.views.dashboard.site import DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.run import telemetry_text
-from orchestrator.views.tables.money import caps_bars, caps_grid, forecast_grid, totals_grid
+from orchestrator.views.tables.money import TIMES, caps_bars, caps_grid, forecast_grid, totals_bars, totals_grid
 from orchestrator.views.tables.plan import firings_grid, schedules_grid
 from orchestrator.views.tables.progress import progress_blocks
 from orchestrator.workspace.workspace import find_workspace
 
 FIRINGS, LEDGER_ROWS = 30, 200
-GROUPS = ("day", "week", "month", "job", "target", "activity", "run", "machine")
+GROUPS = (*TIMES, "job", "target", "activity", "run", "machine")
 
 Page = Callable[[DashboardContext, Request], Awaitable[Response]]
 
@@ -85,19 +86,26 @@ async def hosts(site: DashboardContext, request: Request) -> Response:
     """The targets of the workspace: what they are, what they cost, what runs there, what ran last."""
     config, services = site.backend.config, site.backend.services
     runs, rows = await site.live.now(), []
+    kept = [one.saved.target.name for one in underway(services.sessions)]
     for name, target in sorted(config.targets.items()):
         last = await asyncio.to_thread(site.store.rows, limit=1, target=name)
         price = usd_per_hour(target, as_last_seen(services, target, config.budget))
         machines = [one for one in site.live.money.machines if one.target == name]
         rows.append((
             name, Cell(target.kind, "started and stopped by fcctl" if target.owned else ""), clean(place(target), 120),
-            usd(price) if price else "", _state(machines, site.now()) or ("off" if target.owned else ""),
+            usd(price) if price else "", _state(machines, site.now()) or _unseen(target, kept),
             *_now([r for r in runs if r.target == name]),
             Cell(clean(last[0].job, 40), f"{last[0].status}, {age(last[0].created, site.now())} ago",
                  href=f"/runs/{last[0].run_id}") if last else "",
         ))  # fmt: skip
-    header = ("target", "kind", "location", "per hour", "machine", "running", "load", "last run")
-    return site.blocks("Hosts", request, [Grid(header, tuple(rows), "Targets of this workspace", numbers=(3,))])
+    header = ("target", "kind", "location", "per hour", "machine", "active run", "load", "last run")
+    grid = Grid(header, tuple(rows), "Targets of this workspace", numbers=(3,))
+    return site.blocks("Hosts", request, [grid, *open_sessions(services)])
+
+
+def _unseen(target: Target, kept: Sequence[str]) -> str | Cell:
+    """The state of a machine that has no cost here: an emulated one of a session, or one that is off."""
+    return Cell("on", "kept on by a session") if target.name in kept else "off" if target.owned else ""
 
 
 def _state(machines: Sequence[MachineOn], now: float) -> str | Cell:
@@ -114,7 +122,7 @@ def _state(machines: Sequence[MachineOn], now: float) -> str | Cell:
 
 def _now(runs: Sequence[LiveRun]) -> tuple[str | Cell, str]:
     if not runs:
-        return "no active run", ""
+        return "none", ""
     run = runs[0]
     return Cell(clean(run.job, 40), run.state, href=f"/runs/{run.run_id}"), telemetry_text(
         run.sample
@@ -142,7 +150,8 @@ def _schedules(site: DashboardContext) -> list[Block]:
     scheduler = Scheduler(config.schedules, records, services.spending, config.budget, services.clock)
     blocks: list[Block] = []
     if not is_installed(site.backend.root):
-        blocks.append(Text("Scheduler not installed: fcctl schedule install, or fcctl schedule serve", style="notice"))
+        text = "Scheduler not installed, so nothing starts these jobs. To install it: fcctl schedule install"
+        blocks.append(Text(text, style="notice"))
     blocks.append(schedules_grid(scheduler.statuses()))
     firings = [(name, firing) for name in config.schedules for firing in records.read(name)]
     if firings:
@@ -166,10 +175,12 @@ def _spending(site: DashboardContext, by: str) -> list[Block]:
     services, budget = site.backend.services, site.backend.config.budget
     found = outlook(services)
     sums = totals(lines(services), cast("Grouping", by), budget.zone)
-    blocks: list[Block] = [*caps_bars(found), caps_grid(found), *_reserved(found)]
-    blocks += [Heading("Forecast"), forecast_grid(found), Heading("Ledger")]
-    blocks.append(totals_grid(sums[:LEDGER_ROWS], by, budget.timezone) if sums else Text("No costs yet."))
-    return [*blocks, *more(sums, LEDGER_ROWS)]
+    blocks: list[Block] = [*caps_bars(found), *_reserved(found)]
+    if not sums:
+        return [*blocks, Text("No costs yet. The worst case of a run: fcctl cost plan JOB"), caps_grid(found)]
+    shown = sums[-LEDGER_ROWS:] if by in TIMES else sums[:LEDGER_ROWS]
+    blocks += [totals_bars(shown, by), totals_grid(shown, by, budget.timezone), *more(sums, LEDGER_ROWS)]
+    return [*blocks, Heading("Forecast"), forecast_grid(found), Heading("Caps"), caps_grid(found)]
 
 
 def _reserved(found: Outlook) -> Iterator[Grid]:
@@ -203,9 +214,8 @@ def _routes(pages: dict[str, Page]) -> Callable[[DashboardContext], list[Route]]
 #: The navigation. A section is one line here: it plugs in its routes, and appears where it has data.
 SECTIONS = (
     Section("/", "Overview", _routes({"/": overview})),
-    Section("/history", "Runs", _routes({
-        "/history": history, "/history/trend": trend, "/history/trend/charts": trend_charts,
-    })),
+    Section("/history", "Runs", _routes({"/history": history})),
+    Section("/trends", "Trends", _routes({"/trends": trend, "/trends/charts": trend_charts})),
     Section("/runs", "", run_pages.routes, lambda _: False),
     Section("/progress", "Progress", _routes({"/progress": phases}), lambda site: bool(site.backend.config.phases)),
     Section("/compare", "Compare", _routes({

@@ -19,16 +19,18 @@ from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.compare.history import subjects
 from orchestrator.results.documents import label
-from orchestrator.results.headlines import headlines
+from orchestrator.results.headlines import headlines, in_common
 from orchestrator.results.look import Shown, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.views.blocks import Block, Folded, Heading, Section, Text, closed
+from orchestrator.views.blocks import Block, Facts, Folded, Heading, Section, Text, closed
+from orchestrator.views.dashboard.heavy import BARS
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build, gpu_of
 from orchestrator.views.report.page import POLICY as REPORT_POLICY
 from orchestrator.views.report.sections import sections
+from orchestrator.views.tables.compare import expected
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.run import failed_steps, log_end
 from orchestrator.views.tables.runs import answer, compared, lineage_grid
@@ -39,9 +41,11 @@ if TYPE_CHECKING:
 
 #: Earlier runs of the job among which the best is looked for, and the report's sections that come first on a page.
 EARLIER = 200
-FIRST = ("results", "tuning", "steps", "targets", "machine")
+FIRST = ("results", "tuning", "steps", "gates", "machine")
 #: Of a run that did not pass.
-FAILED_FIRST = ("targets", "steps", "results", "machine")
+FAILED_FIRST = ("gates", "steps", "results", "machine")
+#: Facts of a report that a page has in its first lines.
+ABOVE = ("run", "job", "target", "status", "commit")
 LOG_BYTES, FOLDED_LINES = 512 * 1024, 500
 
 
@@ -109,14 +113,17 @@ class _Runs:
         before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
         heads = headlines(self._site.store, [*rows[place : place + 1], *before])
         report = build([shown])
+        before_id = next((head.run_id for head in compared(before, heads) if run_id in heads), "")
         order = FIRST if shown.record.status == "passed" else FAILED_FIRST
-        parts = [replace(part, blocks=[*closed(part.blocks)]) for part in sections(report, order=order)]
+        parts = [
+            replace(part, blocks=[*closed(map(_not_above, part.blocks))]) for part in sections(report, order=order)
+        ]
         found = [Text(search.verdict, style="answer") for search in report.tunings]
         return {
             "run": shown.record, "gpu": gpu_of(shown), "ends": _ends(shown),
             "answer": [*answer(run_id, before, heads), *found],
             "subject": subjects(self._site.backend.root, [shown.record.source.git_commit]),
-            "before": next((head.run_id for head in compared(before, heads) if run_id in heads), ""),
+            "before": before_id, "expected": expected(in_common(self._site.store, run_id, before_id), BARS),
             "parts": [*(part for part in parts if report.headline or part.id != "results"),
                       *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown)],
         }  # fmt: skip
@@ -254,6 +261,13 @@ class _Runs:
         if not is_valid(run_id):
             raise RunNotFound("that is not a run id", hint="choose one in the list of runs")
         return run_id
+
+
+def _not_above(block: Block) -> Block:
+    """Without the facts that a run's page begins with."""
+    if not isinstance(block, Facts):
+        return block
+    return Facts(tuple(pair for pair in block.pairs if pair[0] not in ABOVE))
 
 
 def see(path: str) -> RedirectResponse:

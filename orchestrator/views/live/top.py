@@ -100,7 +100,7 @@ def watch(console: Console, services: Services, overview: Overview, budget: Budg
     foot = Text("q quits; the runs continue", "dim")
     _fit(console)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        live.update(Text("reading the state of the machines", "dim"), refresh=True)
+        live.update(Text("contacting the machines", "dim"), refresh=True)
         while True:
             runs = overview.poll()
             _fit(console)

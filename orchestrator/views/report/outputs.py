@@ -51,8 +51,8 @@ def document(report: Report) -> dict[str, Any]:
         ],
         "targets": [
             {"run_id": run.run_id, "step": clean(step.id, 40), "expr": words.expression(gate),
-             "value": gate_value(gate.value), "verdict": verdict}
-            for run, step, gate, verdict in words.targets(report)
+             "value": gate_value(gate.value), "verdict": gate.verdict}
+            for run, step, gate in words.gates(report)
         ],
         "profiles": [
             {"run_id": p.run, **pick(p, "label kernel shape metrics stalls targets")}

@@ -28,14 +28,14 @@ from orchestrator.views.blocks import (
     Section,
     Text,
 )
-from orchestrator.views.figures import duration, gate_value, kind, microseconds, small, unit_name, usd
+from orchestrator.views.figures import against, duration, gate_value, kind, microseconds, small, speed, unit_name, usd
 from orchestrator.views.report import words
 from orchestrator.views.report.model import Report, Row, RunPart, Table
 from orchestrator.views.report.profiles import profile_blocks
 from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 
-_SPEEDUPS = "A speedup is the reference's time over ours, with its 95 % interval where both were measured interleaved."
+_SPEEDUPS = "Against a reference: with the 95 % interval where both were measured interleaved."
 _CEILING = (
     "Percent of roofline: the least time that this GPU needs for the shape, from its measured peaks, over the time."
 )
@@ -52,17 +52,18 @@ MAX_QUEUE_S = 3600.0
 #: What a gate compares with, at the end of its expression.
 _LIMIT = re.compile(r"(.{3,}?) ((?:[<>]=?|==|!=) -?[\w.+\"]+)( \(optional\))?")
 _ROLES = {"bad": "bad"}
-_URGENT = ("not met", "could not be judged", "met", "does not apply")
+#: Verdicts of gates, those that need a look first.
+_URGENT = ("fail", "unavailable", "pass", "not_applicable")
 
 
 def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("results",)) -> list[Section]:
     """Those that there is something to say in, those in ``order`` first; the results are always there."""
     parts = [
         Section("results", "Results", list(_top_line(report))),
-        Section("targets", "Targets", list(_targets(report))),
+        Section("gates", "Gates", list(_gates(report))),
         Section("levers", "Bottlenecks and next levers", list(_levers(report))),
         Section("tuning", "Tuning", list(_tunings(report))),
-        Section("pictures", "Pictures", [Picture(chart) for chart in charts]),
+        Section("pictures", "Charts", [Picture(chart) for chart in charts]),
         Section("ncu", "Nsight Compute", list(profile_blocks(report.profiles))),
         Section("other", "Other shapes and modes", list(_others(report))),
     ]
@@ -115,11 +116,10 @@ def _others(report: Report) -> Iterator[Block]:
 
 
 def _time(row: Row, table: Table) -> str:
-    """``4.51 µs, 2.02x the fastest SDPA (2.01 to 2.03)``; whatever of it is known."""
+    """``4.51 µs, 2.02x faster than the fastest SDPA [2.01, 2.03]``; whatever of it is known."""
     ratio = row.against.get("best")
-    interval = f" ({words.speedup_interval(ratio)})" if words.speedup_interval(ratio) else ""
-    against = f", {words.speedup(ratio)} the fastest SDPA{interval}" if words.speedup(ratio) else ""
-    return f"{microseconds(row.typical)} {unit_name(table.unit)}{against}"
+    known = f", {against(ratio.value, 'the fastest SDPA')} {words.bounds(ratio)}".rstrip() if ratio else ""
+    return f"{microseconds(row.typical)} {unit_name(table.unit)}{known}"
 
 
 def timings(table: Table, report: Report) -> Grid:
@@ -152,29 +152,29 @@ def _compared(row: Row, column: str) -> str | Cell:
         bound = f"({row.roofline_bound})" if row.roofline_bound else ""
         return "" if row.roofline_pct is None else Cell(f"{row.roofline_pct:.0f} %", bound)
     ratio = row.against.get(_COMPARED[column])
-    interval = words.speedup_interval(ratio)
-    return Cell(words.speedup(ratio), f"({interval})" if interval else "")
+    return Cell(speed(ratio.value), words.bounds(ratio)) if ratio and ratio.value > 0 else ""
 
 
-# ------------------------------------------------------------------------------------------------ targets and profiles
-def _targets(report: Report) -> Iterator[Block]:
-    """What was not met first; of each the measured value beside its limit."""
+# ------------------------------------------------------------------------------------------------ gates and profiles
+def _gates(report: Report) -> Iterator[Block]:
+    """Those that failed first; of each the measured value beside its limit."""
     rows: dict[bool, list[Line]] = {False: [], True: []}
-    for run, step, gate, verdict in sorted(words.targets(report), key=lambda one: _URGENT.index(one[3])):
+    for run, step, gate in sorted(words.gates(report), key=lambda one: _URGENT.index(one[2].verdict)):
         what, limit, expr = words.expression(gate), "", gate.expr
         if " and " not in expr and " or " not in expr and (compares := _LIMIT.fullmatch(what)):
             what, limit = compares[1] + (compares[3] or ""), compares[2]
         hint = clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else ""
         place = clean(step.id, 40) + report.suffix(run.run_id)
-        value = gate_value(gate.value)
-        line = (Cell(verdict, hint, "status"), Cell(what, kind="code"), value, limit, place)
-        rows[verdict in _URGENT[2:]].append(line)
-    header, met = ("verdict", "target", "measured", "limit", "step"), sum(v == "met" for *_, v in words.targets(report))
-    of = f"of {plural(len(rows[False]) + met, 'gate')}"
+        line = (Cell(gate.verdict, hint, "status"), Cell(what, kind="code"), gate_value(gate.value), limit, place)
+        rows[gate.verdict in _URGENT[2:]].append(line)
+    header = ("verdict", "gate", "measured", "limit", "step")
+    passed = sum(gate.verdict == "pass" for *_, gate in words.gates(report))
+    of = f"of {plural(len(rows[False]) + passed, 'gate')}"
     if rows[False]:
-        yield Grid(header, tuple(rows[False]), f"{len(rows[False])} {of} not met", (2, 3))
+        yield Grid(header, tuple(rows[False]), f"{len(rows[False])} {of} did not pass", (2, 3))
     if rows[True]:
-        yield Folded(f"{met} {of} met", (Grid(header, tuple(rows[True]), "Gates of the job", (2, 3)),), is_open=True)
+        done = Grid(header, tuple(rows[True]), "Gates of the job", (2, 3))
+        yield Folded(f"{passed} {of} passed", (done,), is_open=True)
 
 
 def _levers(report: Report) -> Iterator[Block]:
@@ -197,6 +197,7 @@ def _tunings(report: Report) -> Iterator[Block]:
 
 #: Parts of a machine's time before the first step and after the last one, in their order.
 _BEFORE, _AFTER = ("boot", "sync"), ("collect", "stop", "minimum")
+_LONGER = {"minimum": "minimum charge"}
 
 
 def _timeline(run: RunPart) -> Iterator[Bars]:
@@ -232,13 +233,12 @@ def _timeline(run: RunPart) -> Iterator[Bars]:
 
 def _phase(line: CostLine, start: float) -> Bar:
     words = ", ".join(filter(None, (duration(line.seconds), usd(line.usd) if line.usd else "")))
-    return Bar(clean(line.activity, 24), start + line.seconds, words, start=start)
+    return Bar(clean(_LONGER.get(line.activity, line.activity), 24), start + line.seconds, words, start=start)
 
 
 def _step(run_id: str, step: StepRecord, start: float, rate: float) -> Bar:
     seconds, status = max(0.0, step.duration_s), step.status
-    activity = clean(step.activity, 24) if step.activity != step.id else ""
-    took = (duration(seconds), usd(seconds * rate) if rate else "", activity) if seconds else ()
+    took = (duration(seconds), usd(seconds * rate) if rate else "") if seconds else ()
     why = next(iter((step.message or step.hint or "").splitlines()), "")
     ended = () if status == "passed" else (status.replace("_", " "), clean(why, 160))
     log = f"/runs/{run_id}/log/{quote(step.id)}" if step.log else ""

@@ -220,11 +220,11 @@ def _next(
         row = newest[champion.run_id]
         if row.git_commit and not row.dirty:
             again = f"fcctl run {row.job} --rev {row.git_commit[:12]} --on {row.target}"
-            yield Next(again, f"runs the best of {champion.job} again ({champion.figure})")
+            yield Next(again, f"run the best of {champion.job} again ({champion.figure})")
         else:
             yield Next(f"fcctl results show {row.run_id}", f"the best of {champion.job} ({champion.figure})")
-    yield Next("fcctl progress", "the targets that are still open, and the dollars left")
-    yield Next(f"fcctl session start --on {record.target} --budget {record.budget_usd:g}", "starts the next session")
+    yield Next("fcctl progress", "show the open targets and the remaining budget")
+    yield Next(f"fcctl session start --on {record.target} --budget {record.budget_usd:g}", "start the next session")
 
 
 # ------------------------------------------------------------------------------------------------ how it is said
@@ -237,7 +237,7 @@ def blocks(report: SessionReport) -> Iterator[Block]:
     """Each part that has something to say."""
     yield Text(_summary(report))
     if report.runs:
-        yield Heading("What was run")
+        yield Heading("Runs")
         yield Grid(
             ("run", "job", "status", "result", "took", "cost", "commit"),
             tuple((Cell(r.run_id), r.job, Cell(r.status, kind="status"), f"{r.figure} {r.against}".strip(),
@@ -251,7 +251,7 @@ def blocks(report: SessionReport) -> Iterator[Block]:
                      for b in report.best)  # fmt: skip
         yield Grid(("job", "best", "run", "best before"), rows, "The fastest of each job")
     if report.failed:
-        yield Heading("What did not pass")
+        yield Heading("Runs that did not pass")
         yield Grid(
             ("run", "status", "step", "why", "hint"),
             tuple((f.run_id, Cell(f.status, kind="status"), f.step, f.message, f.hint) for f in report.failed),
@@ -259,14 +259,14 @@ def blocks(report: SessionReport) -> Iterator[Block]:
         )
     yield from _money(report)
     if report.gaps:
-        yield Heading("Gap")
+        yield Heading("Open targets")
         gaps = tuple((name, target_text(goal), value_text(goal), gap_text(goal)) for name, goal in report.gaps)
         yield Grid(("phase", "target", "best so far", "gap"), gaps, "Targets that runs measured and did not meet")
     for one in report.levers:
         if one.findings:
             yield Heading("Next levers", one.label)
             yield Findings(one.findings)
-    yield Heading("Where to start")
+    yield Heading("Next commands")
     commands = tuple((Cell(one.command, kind="code"), one.why) for one in report.next)
     yield Grid(("command", "why"), commands, "In this order")
 
@@ -290,4 +290,4 @@ def _money(report: SessionReport) -> Iterator[Block]:
     total = sum(one.usd for one in report.costs) or 1.0
     rows = tuple((one.activity, duration(one.seconds), usd(one.usd), f"{100 * one.usd / total:.0f} %")
                  for one in report.costs)  # fmt: skip
-    yield Grid(("activity", "time", "dollars", "share"), rows, "What the session's money was for", numbers=(1, 2, 3))
+    yield Grid(("activity", "time", "dollars", "share"), rows, "Cost by activity", numbers=(1, 2, 3))

@@ -9,7 +9,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.levers import Finding
 from orchestrator.results.records import GateRecord, StepRecord
 from orchestrator.results.timings import Ratio, shape_text
-from orchestrator.views.figures import duration, microseconds, significant, unit_name
+from orchestrator.views.figures import against, duration, interval, microseconds, unit_name
 from orchestrator.views.report import shapes
 from orchestrator.views.report.model import NO_GPU, Profiled, Report, Row, RunPart, Table
 
@@ -27,16 +27,11 @@ class Levers:
     findings: tuple[tuple[str, Finding], ...]  # with the shape it was found on
 
 
-def speedup(ratio: Ratio | None) -> str:
-    """Their time over ours: ``2.27x``; above 1 we are faster; empty if not measured."""
-    return "" if ratio is None or ratio.value <= 0 else f"{significant(1 / ratio.value)}x"
-
-
-def speedup_interval(ratio: Ratio | None) -> str:
-    """``2.25 to 2.28``, the 95 % interval of :func:`speedup`, if it was measured in pairs."""
+def bounds(ratio: Ratio | None) -> str:
+    """``[2.25, 2.28]``, its 95 % interval, if it was measured in pairs."""
     if ratio is None or not ratio.low or not ratio.high or not 0 < ratio.low <= ratio.high:
         return ""
-    return f"{significant(1 / ratio.high)} to {significant(1 / ratio.low)}"
+    return interval(ratio.value, ratio.low, ratio.high)
 
 
 def heading(table: Table, report: Report | None = None) -> str:
@@ -87,9 +82,9 @@ def verdict(report: Report) -> Iterator[str]:
     elif table is not None and table.ours:
         best = table.ours[0]
         compared = [
-            f"{speedup(best.against.get(key))} {name}"
+            against(best.against[key].value, name)
             for key, name in (("best", "the fastest SDPA"), ("math", "SDPA math"), ("flash", "SDPA flash"))
-            if best.against.get(key)
+            if key in best.against
         ]
         yield _typical(table, best, heading(table, report)) + (f": {', '.join(compared)}." if compared else ".")
         yield f"Its results: {best.status}."
@@ -97,7 +92,7 @@ def verdict(report: Report) -> Iterator[str]:
             yield f"Grade {best.grade.letter}. Next: {best.grade.next_step}."
     yield from (one.verdict for one in report.tunings)
     if judged := [gate for run in report.runs for gate in run.record.judged]:
-        yield f"{sum(gate.verdict == 'pass' for gate in judged)} of {len(judged)} targets met."
+        yield f"{sum(gate.verdict == 'pass' for gate in judged)} of {len(judged)} gates passed."
 
 
 def sized(report: Report) -> list[Table]:
@@ -143,14 +138,9 @@ def title(report: Report) -> str:
     return f"{jobs} on {', '.join(where)}"
 
 
-_VERDICTS = {"pass": "met", "fail": "not met", "not_applicable": "does not apply"}
-
-
-def targets(report: Report) -> Iterator[tuple[RunPart, StepRecord, GateRecord, str]]:
-    """Each gate of the jobs as the promise it stands for, with its verdict in words."""
-    for run in report.runs:
-        for step in run.record.steps:
-            yield from ((run, step, gate, _VERDICTS.get(gate.verdict, "could not be judged")) for gate in step.gates)
+def gates(report: Report) -> Iterator[tuple[RunPart, StepRecord, GateRecord]]:
+    """Each gate of the jobs."""
+    yield from ((run, step, gate) for run in report.runs for step in run.record.steps for gate in step.gates)
 
 
 def expression(gate: GateRecord) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from orchestrator.results.headlines import MISSION
 from orchestrator.results.store.rows import gpu_name
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
-from orchestrator.views.figures import kind, microseconds, percent, unit_name
+from orchestrator.views.figures import difference, kind, microseconds, percent, unit_name
 from orchestrator.views.kernel_names import apart
 from orchestrator.views.table import show, show_blocks
 
@@ -69,7 +70,9 @@ def letter(side: int) -> str:
 def print_comparison(reports: Sequence[Report], console: Console) -> None:
     show_blocks(console, all_blocks(reports))
     failures = [(text, "red") for report in reports for text in _failures(report)]
-    show(console, "", (headlines(reports), "bold"), *failures)
+    show(console, "")
+    show_blocks(console, (replace(text, style="bold") for text in answer(reports)))
+    show(console, *failures)
 
 
 def markdown(reports: Sequence[Report]) -> str:
@@ -99,17 +102,22 @@ def forest(reports: Sequence[Report], limit: int) -> Bars:
     ]
     bars = []
     for side, row, e in sorted(rows, key=lambda one: (one[1].name != MISSION, -abs(math.log(one[2].ratio))))[:limit]:
-        mode = "" if row.name.endswith(f"/{row.mode}") else clean(row.mode, 16)
-        named = " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), mode)))
         ends = (e.low, e.high) if e.basis != "none" else (None, None)
-        change = f"{100 * abs(e.ratio - 1):.1f} %" if row.verdict in ("faster", "slower") else percent(e.ratio)
-        text = f"{change} {row.verdict}"
-        bars.append(Bar(side + named, e.ratio, text, kind(row.verdict), *ends))
-    over = "that of A" if several else "the old one"
-    left_out = f"; {len(rows) - limit} smaller ones are in the tables" if len(rows) > limit else ""
+        bars.append(Bar(side + _named(row), e.ratio, _result(row), kind(row.verdict), *ends))
+    return Bars(forest_caption(len(rows) - limit, "A" if several else "the old side"), tuple(bars), 1.0)
+
+
+def forest_caption(left_out: int, over: str = "the old side") -> str:
+    more = f"; {left_out} smaller ones are in the tables" if left_out > 0 else ""
     order = "the main benchmark first, then the largest change"
-    caption = f"Time over {over} with its 95 % interval, {order}{left_out}; left of the line is faster"
-    return Bars(caption, tuple(bars), 1.0)
+    return f"Time against {over}, with the 95 % interval; left of the line is faster. Order: {order}{more}"
+
+
+def expected(names: Sequence[str], limit: int) -> list[Block]:
+    """What keeps the place of an answer with its picture until they are there: as high, and empty."""
+    bars = tuple(Bar(clean(name, 60), 1.0, "comparing …") for name in names[:limit])
+    head = [Text("comparing …", style="answer"), Text("All benchmarks: …")]
+    return [*head, Bars(forest_caption(len(names) - limit), bars, 1.0)]
 
 
 def all_blocks(reports: Sequence[Report]) -> Iterator[Block]:
@@ -122,22 +130,53 @@ def all_blocks(reports: Sequence[Report]) -> Iterator[Block]:
         yield Folded(f"{letter(i)} against A: {headline(report)}", tuple(blocks(report)))
 
 
-def sides(reports: Sequence[Report]) -> Grid:
-    """One line a side: the main benchmark's time, its change against A, and what it was measured on."""
+def main_row(reports: Sequence[Report]) -> tuple[str, str, str] | None:
+    """Benchmark, variant and mode of the main one that all sides measured, else of the main one that any did."""
     shared = [{(r.name, r.variant, r.mode) for r in report.comparison.benchmarks if r.effect} for report in reports]
     common = set.intersection(*shared) or set.union(*shared)
-    rows = [{(r.name, r.variant, r.mode): r for r in report.comparison.benchmarks} for report in reports]
-    first = [key for row in rows for key in row if key in common]
-    main = min(dict.fromkeys(first), key=lambda key: key[0] != MISSION, default=None)
-    compared = [row.get(main) if main else None for row in rows]
+    keys = [(r.name, r.variant, r.mode) for report in reports for r in report.comparison.benchmarks]
+    return min((key for key in keys if key in common), key=lambda key: key[0] != MISSION, default=None)
+
+
+def _row(report: Report, key: tuple[str, str, str] | None) -> Compared | None:
+    return next((r for r in report.comparison.benchmarks if (r.name, r.variant, r.mode) == key), None)
+
+
+def answer(reports: Sequence[Report]) -> Iterator[Text]:
+    """Whether the main benchmark got better, then how many did."""
+    key, counts = main_row(reports), Text(headlines(reports))
+    row = _row(reports[0], key) if len(reports) == 1 and key else None
+    if row and row.effect:
+        yield Text(f"{_named(row)}: {_result(row)}", style="answer")
+        yield Text(f"All benchmarks: {counts.text}")
+    else:
+        yield replace(counts, style="answer")
+
+
+def _result(row: Compared) -> str:
+    """``3.4 % slower``, ``1.8 % faster, inconclusive``."""
+    change = difference(row.effect.ratio) if row.effect else ""
+    return change if row.verdict in ("faster", "slower") else f"{change}, {row.verdict}"
+
+
+def _named(row: Compared) -> str:
+    mode = "" if row.name.endswith(f"/{row.mode}") else clean(row.mode, 16)
+    return " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), mode)))
+
+
+def sides(reports: Sequence[Report]) -> Grid:
+    """One line a side: the main benchmark's time, its change against the first side, and what it was measured on."""
+    main, several = main_row(reports), len(reports) > 1
+    compared = [_row(report, main) if main else None for report in reports]
     base = next((c.effect.old for c in compared if c and c.effect), None)
-    lines: list[tuple[str | Cell, ...]] = [("A", _side(reports[0].old), microseconds(base), "", "", "")]
-    for i, (report, c) in enumerate(zip(reports, compared, strict=True), 1):
+    first, names = ("A", map(letter, range(1, len(reports) + 1))) if several else ("old", ("new",))
+    lines: list[tuple[str | Cell, ...]] = [(first, _side(reports[0].old), microseconds(base), "", "", "")]
+    for name, report, c in zip(names, reports, compared, strict=True):
         figures = _figures(c)[1:4] if c else ("", "", "")
-        lines.append((letter(i), _side(report.new), *figures, Cell(c.verdict, kind="status") if c else ""))
+        lines.append((name, _side(report.new), *figures, Cell(c.verdict, kind="status") if c else ""))
     unit = next((unit_name(c.unit) for c in compared if c), "")
     what = " ".join(filter(None, (clean(part, 48) for part in main or ())))
-    header = ("side", "run", f"time {clean(unit, 8)}".rstrip(), "against A", "95 % interval", "verdict")
+    header = ("side", "run", f"time {clean(unit, 8)}".rstrip(), f"against {first}", "95 % interval", "verdict")
     return Grid(header, tuple(lines), what or "No benchmark in common", numbers=(2, 3, 4), optional=(4,))
 
 

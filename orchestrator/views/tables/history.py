@@ -15,17 +15,13 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.changes import Change, Record, Series, best
 from orchestrator.results.compare.history import LocatedChange, Trend
 from orchestrator.results.timings import Measurement
-from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Heading, Picture, Text, more
+from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
 from orchestrator.views.report.drawing import WIDTH, Spec, colour
 from orchestrator.views.table import show, show_blocks
 
 #: Series shown in full on a terminal; one line for each further one.
 FULL, MAX_RECORDS, MAX_COMMITS = 3, 12, 5
-_HOW_TO_READ = (
-    "Green points are records, the line is the median between changes. Click two points to compare their runs; drag to"
-    " zoom."
-)
 #: Commits named below a picture.
 MAX_TICKS = 12
 
@@ -49,21 +45,25 @@ def print_names(names: Sequence[tuple[str, str]], console: Console) -> None:
 
 
 def page_blocks(trends: Sequence[Trend], subjects: Mapping[str, str]) -> Iterator[Block]:
-    """The series with a picture each; those of one run last, a line each. ``subjects``: of the commits git knows."""
-    for number, trend in enumerate(sorted(trends, key=lambda trend: len(trend.series.points) < 2)):
+    """A picture of each series; those of one run are one table. ``subjects``: of the commits git knows."""
+    single = [trend for trend in trends if len(trend.series.points) < 2]
+    for number, trend in enumerate(trend for trend in trends if trend not in single):
         title, points = clean(trend.series.title, 150), trend.series.points
-        if len(points) < 2:
-            yield from (Heading(title), Text(_brief(trend), style="soft"))
-            continue
+        records = {record.index: f"{record.gain:.3f}x" for record in trend.ladder[1:]}
         rows = tuple(
-            (_run(p), microseconds(p.p50), p.created[:16].replace("T", " "), _commit(p, subjects)) for p in points
+            (_run(p), microseconds(p.p50), records.get(i, ""), p.created[:16].replace("T", " "), _commit(p, subjects))
+            for i, p in enumerate(points)
         )
         spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder, subjects)
-        caption = f"{_brief(trend)}. {_HOW_TO_READ}"
-        header = ("run", f"p50 {_unit(trend.series)}".rstrip(), "when", "commit")
+        notes = tuple(block for found in trend.changes for block in _change(found, trend.series))
+        header = ("run", f"time {_unit(trend.series)}".rstrip(), "record", "when", "commit")
         keys = tuple(point.run_id for point in points)
-        yield Picture(Chart(f"trend-{number}", title, caption, spec, header, rows, keys))
-        yield from (Folded(block.caption, (block,)) if isinstance(block, Grid) else block for block in _details(trend))
+        yield Picture(Chart(f"trend-{number}", title, _brief(trend), spec, header, rows, keys, notes))
+    if single:
+        lines = tuple((clean(one.series.title, 150), f"{microseconds(one.series.values[0])} {_unit(one.series)}",
+                       _run(one.series.points[0])) for one in single)  # fmt: skip
+        name = f"{plural(len(single), 'benchmark')} with one run"
+        yield Folded(name, (Grid(("benchmark", "time", "run"), lines, name, numbers=(1,)),))
 
 
 def _run(point: Measurement) -> Cell:
@@ -91,7 +91,7 @@ def _details(trend: Trend) -> Iterator[Block]:
         yield _records(trend.ladder)
 
 
-def _change(located: LocatedChange, of: Series) -> Iterator[Block]:
+def _change(located: LocatedChange, of: Series) -> Iterator[Text]:
     change, unit = located.change, _unit(of)
     spell = f"for {plural(change.end - change.index, 'run')} from" if change.end else "since"
     when = change.first_after.created[:16].replace("T", " ")

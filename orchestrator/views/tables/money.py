@@ -24,7 +24,7 @@ from orchestrator.runs.cost.outlook import Outlook
 from orchestrator.runs.cost.owners import OpenReservation
 from orchestrator.views.blocks import Bar, Bars, Cell, Grid, Line
 from orchestrator.views.blocks import Text as Said
-from orchestrator.views.figures import duration, usd
+from orchestrator.views.figures import duration, price, usd
 from orchestrator.views.table import Piece, show, show_blocks, unbroken
 
 _COLUMNS = "start seconds usd activity target run_id job machine emulated what sure why"
@@ -42,9 +42,13 @@ def print_totals(
     print_notes(notes, console)
 
 
+#: Groups in the order of time, all others by dollars.
+TIMES = ("day", "week", "month")
+
+
 def totals_grid(totals: Sequence[Total], by: str, timezone: str) -> Grid:
     """One line a group, and the sum."""
-    first = f"{by} ({timezone})" if by in ("day", "week", "month") else by
+    first = f"{by} ({timezone})" if by in TIMES else by
     rows: list[Line] = [
         (clean(t.group, 80), duration(t.seconds) if t.seconds else "-", str(t.runs), f"{t.usd:.4f}",
          _part(t.idle_usd), _part(t.standing_usd))
@@ -57,6 +61,13 @@ def totals_grid(totals: Sequence[Total], by: str, timezone: str) -> Grid:
     rows.append(tuple(Cell(text, kind="bold") for text in whole))
     header = (first, "time", "runs", "dollars", "idle", "storage")
     return Grid(header, tuple(rows), f"Billed time and dollars by {by}", numbers=tuple(range(1, 6)))
+
+
+def totals_bars(totals: Sequence[Total], by: str) -> Bars:
+    """Dollars of each group."""
+    shown = totals[-_ROWS:] if by in TIMES else totals[:_ROWS]
+    bars = (Bar(clean(t.group, 40), t.usd, f"{usd(t.usd)}, {plural(t.runs, 'run')}") for t in shown)
+    return Bars(f"Spent by {by}", tuple(bars))
 
 
 def _part(usd: float) -> str:
@@ -105,7 +116,7 @@ def cost_section(cost: CostRecord) -> tuple[Grid, Said]:
     """Seconds and dollars of each activity of a run, and their sum."""
     rows: list[Line] = [(clean(one.activity, 40), f"{one.seconds:.1f}", usd(one.usd)) for one in cost.breakdown[:_ROWS]]
     rows.append((Cell("billed", kind="bold"), f"{cost.billed_s:.1f}", usd(cost.usd)))
-    rate = f"{duration(cost.billed_s)} at {usd(cost.usd_per_hour)} an hour"
+    rate = f"{duration(cost.billed_s)} at {price(cost.usd_per_hour)} an hour"
     return Grid(("activity", "seconds", "dollars"), tuple(rows), numbers=(1, 2)), Said(rate, style="soft")
 
 
@@ -116,10 +127,10 @@ def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:
     where = f"{first.zone}, {_MODELS.get(first.model or '', '')}, " if first.zone else ""
     dated = f" of {first.price.date}" if first.price.date else ""
     how = {"list": "list price", "derived": "derived from the list prices"}.get(first.price.how, first.price.source)
-    show(console, (head, "bold"), f"{where}{usd(first.price.usd)} an hour ({how}{dated})")
+    show(console, (head, "bold"), f"{where}{price(first.price.usd)} an hour ({how}{dated})")
     show_blocks(console, [_activities(plan)])
     if zones and first.zone:
-        rows = tuple((c.zone or "", _MODELS.get(c.model or "", ""), usd(c.price.usd), usd(c.expected_usd),
+        rows = tuple((c.zone or "", _MODELS.get(c.model or "", ""), price(c.price.usd), usd(c.expected_usd),
                       usd(c.worst_usd)) for c in plan.choices)  # fmt: skip
         show(console, "")
         show_blocks(
@@ -149,6 +160,9 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
         rest = sum(line.worst_s for line in plan.lines) / 3600 * plan.choices[0].rest_usd_per_hour
         download = f", and {usd(plan.egress_usd)} for downloading as much as earlier runs" if plan.egress_usd else ""
         yield f"Of that, {usd(rest)} is for its disks and its address while the machine runs{download}."
+        if plan.builder is not None:
+            rate, built = usd(plan.builder.choices[0].price.usd), usd(plan.builder.worst_usd)
+            yield f"Of that, {built} is for {plan.builder.target}, at {rate} an hour: this computer has no nvcc."
         how = "as last seen" if plan.seen else f"as [targets.{plan.target}] describes it"
         yield f"The machine is priced {how}; to ask the cloud: fcctl run --dry-run."
     median = f"the median of {plural(plan.runs_before, 'passed run')} in this workspace"
@@ -168,10 +182,10 @@ def print_prices(prices: PriceTable, regions: Iterable[str], console: Console) -
     machines, others = list[Line](), list[Line]()
     for region in regions:
         for name, on_demand, spot in prices.machines(region):
-            machines.append((region, name, usd(on_demand.usd), usd(spot.usd), on_demand.how))
+            machines.append((region, name, price(on_demand.usd), price(spot.usd), on_demand.how))
         listed = [prices.disk(kind, region) for kind in _DISKS]
         listed += [prices.snapshot(region), prices.unused_address(region)]
-        others.append((region, *(f"${price.usd:g}" if price else "-" for price in listed)))
+        others.append((region, *(f"${one.usd:g}" if one else "-" for one in listed)))
     head = f"List prices of {prices.date}, US dollars, without tax and discounts"
     foot = "A static address that a machine has, running or stopped: $0.005 an hour in every region."
     show(console, (head, "bold"), (f"source: {prices.source}", "dim"))

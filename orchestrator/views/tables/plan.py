@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.text import Text
 
 from fcctl_remote import wire
 from orchestrator.base.errors import plural
@@ -17,9 +16,9 @@ from orchestrator.schedules.due import Firing
 from orchestrator.schedules.fire import ScheduleStatus
 from orchestrator.tune import fleet_rules as fleet
 from orchestrator.tune import search_file as tune_job
-from orchestrator.views.blocks import Cell, Grid
+from orchestrator.views.blocks import Block, Cell, Facts, Grid, Heading, Text
 from orchestrator.views.figures import duration, local, usd
-from orchestrator.views.table import Table, show, show_blocks
+from orchestrator.views.table import show, show_blocks
 
 if TYPE_CHECKING:
     from orchestrator.money.prices.machine import SpotPreview
@@ -43,7 +42,7 @@ def schedules_grid(schedules: Sequence[ScheduleStatus]) -> Grid:
         cap = f" of {usd(s.schedule.per_month_usd)}" if s.schedule.per_month_usd is not None else ""
         month, when = f"{usd(s.spent_this_month_usd)}{cap}", Cell(clean(s.schedule.cron, 60), kind="code")
         rows.append((s.name, clean(s.schedule.job, 40), clean(s.schedule.on, 60), when, due, month, _last(s)))
-    header = ("schedule", "job", "on", "cron", "next (local)", "this month", "last")
+    header = ("schedule", "job", "target", "cron", "next (local)", "this month", "last")
     return Grid(header, tuple(rows), "Scheduled jobs", optional=(3,))
 
 
@@ -97,7 +96,8 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "usd_per_hour": saved.worst_machine_rate,
             "rest_usd_per_hour": saved.rest_rate,
             "egress_usd": saved.egress_usd,
-            "builder_usd": saved.builder.worst_case_usd if saved.builder is not None else 0.0,
+            "builder_usd": saved.builder_usd,
+            "total_usd": saved.worst_case_usd_with_builder,
         },
         "spot": spot.as_json() if spot is not None else None,
     }
@@ -105,38 +105,51 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
 
 def print_plan(prepared: Prepared, console: Console, spot: SpotPreview | None = None) -> None:
     """Print steps, limits, gates and the worst case."""
-    saved, source = prepared.saved, prepared.source
-    plan = saved.plan
-    head = Text.assemble((plan.job, "bold"), " on ", (plan.target, "bold"), f"  {plan.title}")
+    show_blocks(console, _plan_blocks(prepared, spot))
+
+
+def _plan_blocks(prepared: Prepared, spot: SpotPreview | None) -> Iterator[Block]:
+    saved, source, plan = prepared.saved, prepared.source, prepared.saved.plan
     commit = f", commit {source.git_commit[:10]}" if source.git_commit else ""
     dirty = " with uncommitted changes" if source.dirty else ""
-    tree = f"{plural(len(source.entries), 'file')}, tree {source.tree_sha256[:12]}"
-    show(console, head, f"source      {tree}{commit}{dirty}")
-    show(console, *(f"not sent    {clean(path)}" for path in source.skipped))
-    show(console, *(f"large       {clean(text)}" for text in source.large.values()))
-    if plan.env:
-        env = "  ".join(f"{name}={clean(value, _VALUE)}" for name, value in sorted(plan.env.items()))
-        show(console, f"env         {env}")
-    table = Table("STEP", "AT MOST", "NEEDS", "GATES", header="bold")
+    tree = f"{plural(len(source.entries), 'file')}, tree {source.tree_sha256[:12]}{commit}{dirty}"
+    env = "  ".join(f"{name}={clean(value, _VALUE)}" for name, value in sorted(plan.env.items()))
+    yield Text(f"{plan.job} on {plan.target}  {plan.title}", style="bold")
+    yield _facts([
+        ("source", tree), *(("not sent", clean(path)) for path in source.skipped),
+        *(("large", clean(text)) for text in source.large.values()), ("env", env),
+    ])  # fmt: skip
+    steps = [*saved.before_wake, *plan.steps]
     place = "this computer" if saved.builder is None else saved.builder.target.name
-    here = {step.id: f"  (on {place}, before the machine starts)" for step in saved.before_wake}
-    for step in [*saved.before_wake, *plan.steps]:
-        gates = "\n".join(gate_text(g) for g in step.gates)
-        table.add_row(step.id + here.get(step.id, ""), _limit(step), _needs(step.needs), gates)
-    cheaper = [f"            {spot.text}"] if spot is not None else []
-    show(console, table, *_gpu_idle(plan.idle), *_worst_case(saved), *_builder(saved.builder), *cheaper)
+    here = {step.id: f"on {place}, before the machine starts" for step in saved.before_wake}
+    rows = tuple((Cell(step.id, here.get(step.id, "")), _limit(step), _needs(step.needs)) for step in steps)
+    yield Grid(("STEP", "AT MOST", "NEEDS"), rows, fold=(2,))
+    gates = tuple((step.id, gate_text(gate)) for step in steps for gate in step.gates)
+    if gates:
+        yield Grid(("STEP", "GATE"), gates, fold=(1,))
+    yield _facts([
+        *_gpu_idle(plan.idle), *_worst_case(saved), *_builder(saved),
+        *([("", spot.text)] if spot is not None else []),
+    ])  # fmt: skip
 
 
-def _builder(saved: SavedPlan | None) -> Iterator[str]:
-    if saved is not None:
-        limit = f": the cloud stops it after {duration(saved.fence_s)}" if saved.fence_s is not None else ""
-        yield f"builder     {saved.target.name} compiles, for ${saved.worst_case_usd:.2f} more at most{limit}"
+def _facts(pairs: Sequence[tuple[str, str]]) -> Facts:
+    """Those with a value, the values one below the other over the whole plan."""
+    return Facts(tuple((f"{name:<10}", value) for name, value in pairs if value))
 
 
-def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[str]:
+def _builder(saved: SavedPlan) -> Iterator[tuple[str, str]]:
+    if (there := saved.builder) is not None:
+        limit = f"; the cloud stops it after {duration(there.fence_s)}" if there.fence_s is not None else ""
+        price = f"{usd(there.worst_case_usd)} more at most, at {usd(there.worst_rate)} an hour{limit}"
+        yield "builder", f"{there.target.name} compiles: {price}"
+        yield "total", f"{usd(saved.worst_case_usd_with_builder)} at most"
+
+
+def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[tuple[str, str]]:
     if rule is not None:
         where = f"in {', '.join(rule.steps)}" if rule.steps else "(but no step uses a GPU)"
-        yield f"idle        stops if no GPU reaches {rule.below_pct:g} % for {duration(rule.seconds)} {where}"
+        yield "idle", f"stops if no GPU reaches {rule.below_pct:g} % for {duration(rule.seconds)} {where}"
 
 
 def fleet_json(plans: Plans) -> dict[str, Any]:
@@ -152,32 +165,29 @@ def print_fleet(plans: Plans, console: Console) -> None:
     """Print the search's plan, each further machine's worst case, and what all of it may cost."""
     print_plan(plans.search, console)
     for member in plans.members:
-        name = Text.assemble("\n", (member.saved.target.name, "bold"), " worker host, with its own run")
-        show(console, name, *_worst_case(member.saved))
-    price = f"${plans.worst_case_usd:.2f} at most" if plans.worst_case_usd else "no price on these targets"
-    show(console, f"\ntotal  {len(plans.all)} machines, {price}")
+        head = Heading(member.saved.target.name, "worker host, with its own run")
+        show_blocks(console, [head, _facts([*_worst_case(member.saved)])])
+    price = f"{usd(plans.worst_case_usd)} at most" if plans.worst_case_usd else "no price on these targets"
+    show_blocks(console, [Text(f"\ntotal  {len(plans.all)} machines, {price}")])
 
 
-def _worst_case(saved: SavedPlan) -> Iterator[str]:
+def _worst_case(saved: SavedPlan) -> Iterator[tuple[str, str]]:
     limit, nothing = duration(saved.worst_case_minutes * 60), "Nothing was sent or started."
     price = ", no price on this target"
     if saved.worst_rate:
-        price = f", ${saved.worst_case_usd:.2f} at ${saved.worst_rate:.2f} an hour"
+        price = f", {usd(saved.worst_case_usd)} at {usd(saved.worst_rate)} an hour"
     price += " with disks and address" if saved.rest_rate else ""
-    stop = f"the host stops it before it has cost ${saved.stop_at_usd or 0.0:.2f}, even without a connection"
-    stops = [f"            {stop}"] if saved.stop_at_usd is not None else []
-    if saved.fence_s is None:
-        yield f"worst case  {limit}{price}. {nothing}"
-        yield from stops
-        return
+    fence = f" for the steps; the cloud stops the machine after {duration(saved.fence_s)}" if saved.fence_s else ""
     emulated = " (emulated: no cost)" if saved.target.kind == "sandbox" else ""
-    fence = f"the cloud stops the machine after {duration(saved.fence_s)}"
-    yield f"worst case  {limit} for the steps; {fence}{price}{emulated}"
-    yield from stops
-    if saved.plan.job in (tune_job.NAME, fleet.MEMBER):  # no file, so no job that could be asked for by name
-        yield f"            {nothing}"
-    else:
-        yield f"            by activity: fcctl cost plan {saved.plan.job} --on {saved.target.name}. {nothing}"
+    by_activity = f"by activity: fcctl cost plan {saved.plan.job} --on {saved.target.name}. "
+    if saved.fence_s is None or saved.plan.job in (tune_job.NAME, fleet.MEMBER):  # no file to ask for by name
+        by_activity = ""
+    yield "worst case", f"{limit}{fence}{price}{emulated}" + (f". {nothing}" if saved.fence_s is None else "")
+    if saved.stop_at_usd is not None:
+        stop = usd(saved.stop_at_usd)
+        yield "", f"the host stops it before it has cost {stop}, even without a connection"
+    if saved.fence_s is not None:
+        yield "", f"{by_activity}{nothing}"
 
 
 def _limit(step: wire.StepSpec) -> str:

@@ -22,7 +22,7 @@ def progress_blocks(progress: Progress) -> Iterator[Block]:
     planned = sum(phase.planned_usd or 0.0 for phase in progress.phases)
     whole = ("total", "", "", "", "", "", usd(planned), usd(progress.spent_usd), usd(progress.left_usd))
     rows.append(tuple(Cell(text, kind="bold") if text else "" for text in whole))
-    header = ("phase", "target", "best", "gap", "gates met", "hours", "planned", "spent", "still planned")
+    header = ("phase", "target", "best", "gap", "gates passed", "hours", "planned", "spent", "still planned")
     yield Grid(header, tuple(rows), "Phases", numbers=(5, 6, 7, 8), optional=(5, 4, 6))
     if progress.cap_usd is not None and progress.free_usd is not None:
         free = usd(progress.free_usd) if progress.free_usd >= 0 else f"-{usd(-progress.free_usd)}"

@@ -10,14 +10,14 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.verdicts import MARGIN
 from orchestrator.results.headlines import COMPARED, MEASURED, Headline
 from orchestrator.results.records import RunRow
-from orchestrator.views.blocks import Cell, Facts, Grid, Line
+from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
+from orchestrator.views.figures import against as than
 from orchestrator.views.figures import (
     age,
+    difference,
     duration,
     kind,
     microseconds,
-    percent,
-    significant,
     speed,
     unit_name,
     usd,
@@ -32,8 +32,28 @@ def time_text(value: float, unit: str) -> str:
 
 
 def against(headline: Headline) -> str:
-    """``2.27x PyTorch``: the reference's time over ours, as the run's page says it; empty without one."""
-    return f"{significant(1 / headline.ratio)}x PyTorch" if headline.ratio else ""
+    """``2.27x faster than PyTorch``, as measured in pairs where it was; empty without a reference."""
+    return than(_reference_ratio(headline), "PyTorch")
+
+
+def _reference_ratio(headline: Headline) -> float | None:
+    return headline.ratio or (headline.p50 / headline.reference if headline.reference else None)
+
+
+def change(this: Headline, other: Headline, name: str) -> str:
+    """``3.4 % slower than the run before``, ``about the same as the run before (0.7 % faster)``; *inconclusive* where
+    the times of either run vary by more."""
+    role, share = _role(this, other), difference(this.p50 / other.p50)
+    if role == "doubt":
+        return f"inconclusive against {name} ({share}, but the times vary more)"
+    if not role and share != "equal":
+        return f"about the same as {name} ({share})"
+    return f"{share} than {name}" if role else f"equal to {name}"
+
+
+def result(head: Headline | None) -> str | Cell:
+    """A run's main figure, with PyTorch's beside it."""
+    return Cell(time_text(head.p50, head.unit), against(head)) if head else ""
 
 
 def run_link(row: RunRow) -> Cell:
@@ -52,15 +72,14 @@ def runs_grid(
     """One line a run, with the figure that stands for it, and a box to choose it by. ``known``: runs, newest first,
     among which the earlier ones of each job and GPU are found."""
     money = any(row.usd for row in rows)
-    header = ("run", "status", "result", "trend", "took", "age", *(("cost",) if money else ()), "commit", "GPU")
+    header = ("run", "status", "result", "change", "took", "age", *(("cost",) if money else ()), "commit", "GPU")
     trends = dict(_trends(known, heads))
     lines = []
     for row in rows:
         head, commit = heads.get(row.run_id), row.git_commit or ""
-        result = Cell(time_text(head.p50, head.unit), against(head)) if head else ""
         cost = (usd(row.usd) if row.usd else "",) if money else ()
         lines.append((
-            run_link(row), Cell(row.status, kind="status"), result, trends.get(row.run_id, ""),
+            run_link(row), Cell(row.status, kind="status"), result(head), trends.get(row.run_id, ""),
             duration(row.duration_s), age(row.created, now), *cost,
             _commit(row, subjects) if commit else "",
             clean(row.gpu or "", 40),
@@ -75,13 +94,19 @@ def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[
         for i, row in enumerate(runs):
             this, before = heads[row.run_id], compared(runs[i + 1 : i + RUN_POINTS], heads)
             if before:
-                ratio = this.p50 / before[0].p50
-                yield row.run_id, trend([this, *before], RUN_POINTS, percent(ratio), _role(ratio))
+                note, role = difference(this.p50 / before[0].p50), _role(this, before[0])
+                note += ", inconclusive" if role == "doubt" else ""
+                yield row.run_id, trend([this, *before], RUN_POINTS, note, role)
 
 
-def _role(ratio: float) -> str:
-    """``good`` or ``bad`` where it is more than runs of one kernel usually differ."""
-    return "" if abs(ratio - 1) <= MARGIN else "bad" if ratio > 1 else "good"
+def _role(this: Headline, other: Headline) -> str:
+    """``good`` or ``bad`` where it is more than runs of one kernel usually differ; ``doubt`` if their times do, too."""
+    ratio = this.p50 / other.p50
+    if abs(ratio - 1) <= MARGIN:
+        return ""
+    if max(ratio, 1 / ratio) <= (this.spread or 1.0) * (other.spread or 1.0):
+        return "doubt"
+    return "bad" if ratio > 1 else "good"
 
 
 def _commit(row: RunRow, subjects: Mapping[str, str]) -> Cell:
@@ -106,25 +131,38 @@ def compared(rows: Iterable[RunRow], heads: Mapping[str, Headline]) -> list[Head
 
 
 def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, str], now: float) -> Grid:
-    """Per job and GPU the last figure beside the best one before it and PyTorch's. ``rows`` newest first; ``gates`` by
-    run id."""
+    """Per job and GPU whether the last figure is better than the best one before it, and PyTorch's. ``rows`` newest
+    first; ``gates`` by run id."""
     groups, lines = by_job(rows, heads), []
-    compared_with = ("speedup",) if any(against(heads[runs[0].run_id]) for runs in groups.values()) else ()
     for (job, gpu), runs in groups.items():
-        last, before = heads[runs[0].run_id], compared(runs[1:], heads)
-        best = min(before, key=lambda head: head.p50, default=None)
+        last, best, before = last_and_best(runs, heads)
         lines.append((
             Cell(f"{clean(job, 40)} on {clean(gpu, 30)}", kernel(last), href=f"/runs/{last.run_id}"),
+            _verdict(last, best) if best else "first result",
             Cell(time_text(last.p50, last.unit), f"{age(runs[0].created, now)} ago"),
             Cell(time_text(best.p50, best.unit), _other(best, last), href=f"/runs/{best.run_id}") if best else "",
-            _verdict(last, best) if best else "first run", *((against(last),) if compared_with else ()),
+            speed(ratio) if (ratio := _reference_ratio(last)) else "",
             Cell(gates.get(last.run_id, ""), kind="status"),
             trend([last, *before], POINTS, plural(len(before) + 1, "run"),
-                  href=f"/history/trend?{urlencode({'benchmark': last.benchmark})}"),
+                  href=f"/trends?{urlencode({'benchmark': last.benchmark})}"),
         ))  # fmt: skip
-    header = ("job and GPU", "last", "best before", "last against best", *compared_with, "gates", "trend")
-    caption = "Headline figure of each job; in a trend, lower is faster"
-    return Grid(header, tuple(lines), caption, numbers=tuple(range(1, len(header) - 2)))
+    header = ("job and GPU", "last result", "time", "best before", "PyTorch", "gates", "trend")
+    return Grid(header, tuple(lines), "Main benchmark of each job; in a trend, lower is faster", numbers=(2, 3, 4))
+
+
+def last_and_best(
+    runs: Sequence[RunRow], heads: Mapping[str, Headline]
+) -> tuple[Headline, Headline | None, list[Headline]]:
+    """The figure of the newest run, the best one before it, and all before it that may be compared with."""
+    before = compared(runs[1:], heads)
+    return heads[runs[0].run_id], min(before, key=lambda head: head.p50, default=None), before
+
+
+def sentence(this: Headline, *others: tuple[str, Headline | None]) -> str:
+    """The answer: the time, against each of the other figures that there is, and against PyTorch."""
+    known = [change(this, other, name) for name, other in others if other]
+    known = [*dict.fromkeys(known or ["the first result of this job on this GPU"]), against(this)]
+    return f"{', '.join([time_text(this.p50, this.unit), *filter(None, known)])}."
 
 
 def kernel(head: Headline) -> str:
@@ -139,12 +177,9 @@ def _other(head: Headline, last: Headline) -> str:
 
 def _verdict(last: Headline, best: Headline) -> Cell:
     """Which of the two is faster, with a link to the comparison, which says whether that is more than chance."""
-    ratio = last.p50 / best.p50
-    text = f"{100 * abs(ratio - 1):.1f} % {'slower' if ratio > 1 else 'faster'}"
-    same = f"about the same ({text})" if abs(ratio - 1) >= 0.0005 else "equal"
+    role, words = _role(last, best), change(last, best, "the best")
     link = urlencode([("first", best.run_id), ("run", best.run_id), ("run", last.run_id)])
-    words = {"": same, "bad": text, "good": f"new best, {text}"}[_role(ratio)]
-    return Cell(words, kind=_role(ratio), href=f"/compare?{link}")
+    return Cell(("new best, " if role == "good" else "") + words, kind=role, href=f"/compare?{link}")
 
 
 def trend(newest_first: Sequence[Headline], limit: int, note: str, role: str = "", href: str = "") -> Cell:
@@ -166,22 +201,23 @@ def failures(rows: Sequence[RunRow]) -> Iterator[RunRow]:
                 yield row
 
 
-def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[Facts]:
-    """The run's figure beside the last one before it and the best one, of the same job on the same GPU."""
+def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[Block]:
+    """Whether the run is better than the last one before it and the best one, of the same job on the same GPU."""
     this, earlier = heads.get(run_id), compared(before, heads)
     if this is None:
         return
-    pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), kernel(this), "bold"))]
-    if this.reference:
-        faster = f"this run is {speed(this.ratio or this.p50 / this.reference)}"
-        pairs.append(("PyTorch in this run", Cell(time_text(this.reference, this.unit), faster)))
     fastest = min(earlier, key=lambda head: head.p50, default=None)
-    for name, other in (("run before", next(iter(earlier), None)), ("best before", fastest)):
+    others = [("the run before", next(iter(earlier), None)), ("the best before", fastest)]
+    if earlier and fastest is earlier[0]:
+        others = [("the run before, the best so far", fastest)]
+    yield Text(sentence(this, *others), style="answer")
+    pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), kernel(this), "bold"))]
+    for name, other in others:
         if other is not None:
-            ratio = this.p50 / other.p50
-            change = f"this run takes {_share(ratio)}" if _role(ratio) else f"about the same: {_share(ratio)}"
-            note = f"{_other(other, this)} {change}".lstrip()
-            pairs.append((name, Cell(time_text(other.p50, other.unit), note, href=f"/runs/{other.run_id}")))
+            text = Cell(time_text(other.p50, other.unit), _other(other, this), href=f"/runs/{other.run_id}")
+            pairs.append((name.removeprefix("the "), text))
+    if this.reference:
+        pairs.append(("PyTorch in this run", time_text(this.reference, this.unit)))
     yield Facts(tuple(pairs))
 
 
@@ -195,17 +231,10 @@ def lineage_grid(
     lines: list[Line] = []
     for run_id, (same, other) in words.items():
         run, head = known.get(run_id), heads.get(run_id)
-        result = Cell(time_text(head.p50, head.unit), against(head)) if head else ""
         if run is None:
             lines.append((Cell("deleted", run_id), "", "", ""))
         else:
             link, relation = run_link(run), same if run.job == row.job else other
-            lines.append((link, relation, Cell(run.status, kind="status"), result))
+            lines.append((link, relation, Cell(run.status, kind="status"), result(head)))
     if len(lines) > 1:
         yield Grid(("run", "relation", "status", "result"), tuple(lines), "Runs that follow from each other", (3,))
-
-
-def _share(ratio: float) -> str:
-    """``1.8 % less time``, ``equal``."""
-    percent = abs(100 * (ratio - 1))
-    return "equal" if percent < 0.05 else f"{percent:.1f} % {'less' if ratio < 1 else 'more'} time"

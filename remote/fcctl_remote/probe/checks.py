@@ -25,7 +25,7 @@ L4_CAPABILITY = "8.9"
 L4_MEMORY_MB = 22_000  # sold as 24 GB; 23,034 MiB are left with ECC on
 MIN_CUDA = (12, 2)
 MIN_CAPABILITY = (8, 0)  # mma.m16n8k16 and cp.async
-_SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+_SLOWED = ("hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
 
 #: Id, status, message, and how to put it right.

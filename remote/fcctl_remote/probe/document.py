@@ -153,7 +153,7 @@ def main(argv: list[str] | None = None, root: str | None = None) -> int:
     options = parser.parse_args(argv)
     document = _recall(root, options.require) if options.once and root else None
     if document is not None:
-        print("as found %d minutes ago; again: fcctl run preflight" % ((time.time() - document["time"]) // 60))
+        print("checked %d minutes ago; to check again: fcctl run preflight" % ((time.time() - document["time"]) // 60))
     else:
         document = collect(require=options.require)
         if root:

@@ -34,9 +34,8 @@ _NUMBERS = {
 _SWITCHES = {"ecc": "ecc.mode.current", "mig": "mig.mode.current", "persistence": "persistence_mode"}
 #: Bits of the reasons why clocks are not at their highest (nvml.h, nvmlClocksEventReasons).
 THROTTLE_BITS = {
-    0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
+    0x1: "gpu_idle", 0x2: "applications_clocks", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
+    0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "hw_power_brake", 0x100: "display_clocks",
 }  # fmt: skip
 
 

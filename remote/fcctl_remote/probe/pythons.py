@@ -17,7 +17,10 @@ MAX_CANDIDATES = 16
 #: A Python on a disk that is cold, or on a busy machine, takes seconds; to pass it over costs a step its torch.
 CANDIDATE_TIMEOUT_S = 10.0
 #: Under these, a folder per environment: ``/opt/NAME/bin/python3``, ``/opt/NAME/.venv/bin/python3``.
-_FOLDERS = ("/opt/*/.venv", "/opt/*/venv", "/opt/*", "~/venv", "~/.venv", "~/venvs/*", "~/*/.venv")
+_FOLDERS = (
+    "/opt/*/.venv", "/opt/*/venv", "/opt/*", "~/venv", "~/.venv", "~/venvs/*", "~/*/.venv",
+    "~/.local/share/virtualenvs/*", "~/.cache/pypoetry/virtualenvs/*",
+)  # fmt: skip
 _CONDAS = ("/opt/conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/.conda", "~/micromamba")
 
 # find_spec runs what stands in the packages' own files, which may raise anything: then there is no torch to use.
@@ -60,6 +63,16 @@ def _places(env: Mapping[str, str]) -> Iterator[str]:
         if home or not pattern.startswith("~"):
             for folder in sorted(glob.glob(pattern.replace("~", glob.escape(home), 1)))[:MAX_CANDIDATES]:
                 yield os.path.join(folder, "bin", "python3")
+
+
+def activated(python: str, env: Mapping[str, str]) -> dict[str, str]:
+    """What is set where the virtual or conda environment of ``python`` is active; nothing if it is in none."""
+    folder = os.path.dirname(python)
+    prefix = os.path.dirname(folder)
+    for mark, name in (("pyvenv.cfg", "VIRTUAL_ENV"), ("conda-meta", "CONDA_PREFIX")):
+        if os.path.exists(os.path.join(prefix, mark)):
+            return {"FCCTL_PYTHON": python, name: prefix, "PATH": folder + ":" + (env.get("PATH") or os.defpath)}
+    return {}
 
 
 def _numbered(env: Mapping[str, str]) -> Iterator[str]:

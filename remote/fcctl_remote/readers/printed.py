@@ -154,7 +154,10 @@ def _figures(
     if table is None:
         yield from of_line(first)
     for line in text:
-        yield from of_line(line) if table is None else table.row(line)
+        if table is None or ("," not in line and TIME.search(line)):  # the header may be a title, ``Time (ms)``
+            yield from of_line(line)
+        else:
+            yield from table.row(line)
 
 
 def _time_of_line(line: str) -> Iterator[tuple[str, float]]:

@@ -98,7 +98,7 @@ def load_json(path: str) -> Any:
     except ValueError as error:
         raise ReaderError(
             "%s: not JSON: %s" % (path, clean(error)),
-            "what wrote the file may have been killed meanwhile; to check it: python3 -m json.tool FILE",
+            "the program that wrote the file may have been killed; to check the file: python3 -m json.tool FILE",
         ) from None
 
 
@@ -156,7 +156,8 @@ def benchmark(name: str, samples: Sequence[float] | None = None, **known: Any) -
 
 def document(benchmarks: list[dict[str, Any]], tool: str, path: str) -> dict[str, Any]:
     if not benchmarks:
-        raise ReaderError("%s: contains no benchmark" % path, "check that the benchmark's filter matches at least one")
+        hint = "check that the benchmark's filter matches at least one"
+        raise ReaderError("%s: contains no benchmark" % path, hint, empty=True)
     return {"kind": "benchmark", "tool": tool, "benchmarks": benchmarks, "comparisons": []}
 
 

@@ -7,8 +7,9 @@ figure between bars, as nvbench does, or at the end of a line above labels with 
     4096            8.5               (us)  (GB/s)        SUM copy_ce 12.67
                                4096   45.1   23.24
 
-Columns are apart by two blanks, a tab, bars, or below other text by commas. Of torch.utils.benchmark's ``Compare`` the
-unit comes last: ``Times are in microseconds (us).``
+Columns are apart by two blanks, a tab, bars, or below other text by commas. Columns without a unit whose figures have
+decimals have that of the line above them, ``Times in ms``. Of torch.utils.benchmark's ``Compare`` the unit comes last,
+``Times are in microseconds (us).``, of pytest-benchmark first, ``Name (time in us)``: of its columns the median counts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ RATE_UNIT = (
 #: A title such as ``Triton (GB/s)`` or ``Best Rate MB/s``; in ``8.5 GB/s`` and ``nan GB/s`` a figure stands.
 _TITLED = re.compile(
     r"(?P<what>.{0,80}?)\s{0,4}[(\[](?P<unit>%s|[nuµm]?s(?:ecs?)?)[)\]]"
-    r"|(?P<key>\w{1,60})_(?P<short>[num]s)"
+    r"|(?P<key>\w{1,60})_(?P<short>[num]s|(?i:[kmgt]flops?))"
+    r"|.{0,80}\b(?i:times?|latency|latencies|runtimes?) (?:are )?in (?P<spelled>[nuµm]s|(?:nano|micro|milli)?seconds)"
     r"|(?:(?P<of>.{0,80}(?<![\s\d)])(?<!(?i:nan|inf))(?<!(?i:inity)))\s{1,4})?(?P<bare>%s)" % (RATE_UNIT, RATE_UNIT)
 )
 _UNITS = re.compile(r"[#\s]{0,400}(?:\([\w/%]{1,20}\)\s{0,200}){2,60}")
@@ -53,6 +55,11 @@ _MAX_LINE = 2000
 _COMPARED = re.compile(r"\[-+ ?(?P<title>.{0,100}?) ?-+\]\s*")
 _COMPARED_UNIT = re.compile(r"Times are in \w{1,20} \((?P<unit>[num]?s)\)\.\s*")
 _MAX_ROWS = 1000
+#: The header of pytest-benchmark's table; the columns that may stand for a test, the best first.
+_PYTEST = re.compile(r"Name \(time in (?P<unit>[nuµm]?s)\)\s{2}")
+_CENTRES = ("Median", "Mean", "Min")
+#: pytest's last line; the spread of a benchmark's repetitions, as Google's prints it.
+_NO_BENCHMARK = re.compile(r"=+ (?:\d+ \w+,? )+in [\d.]+s\b|\S+_(?:stddev|cv)\s")
 
 
 class Column(NamedTuple):
@@ -64,18 +71,18 @@ def untabled(text: Iterable[str]) -> Iterator[str]:
     """``text`` with a line for each figure in place of a table's header and rows. A figure that is NaN is left out."""
     columns: list[Column] = []
     unit = above = ""
-    ahead, behind = itertools.tee(_compared(text))
+    ahead, behind = itertools.tee(_medians(_compared(text)))
     next(ahead, None)
     for line, below in itertools.zip_longest(behind, ahead, fillvalue=""):
         if columns and _RULE.fullmatch(line):
             continue
-        header = _header(above, line, "" if columns else below) if len(line) <= _MAX_LINE else []
-        figures = _figures(columns, line) if columns and not header else None
+        header = _header(above, line, "" if columns else below, unit) if len(line) <= _MAX_LINE else []
+        figures = _figures(columns, line, unit) if columns and not header else None
         above = line if line.strip() else above
         if figures is not None:
             yield from figures
         elif len(header) > 1:
-            columns, unit = header, ""
+            columns, unit = header, "" if any(found.unit for found in header) else unit
         else:
             labelled = _LABELLED.fullmatch(line) if unit else None
             yield "%s: %s %s" % (*labelled.groups(), unit) if labelled else line
@@ -97,6 +104,20 @@ def _compared(text: Iterable[str]) -> Iterator[str]:
             table = [line] if _COMPARED.fullmatch(line[:_MAX_LINE]) else []
             yield from () if table else (line,)
     yield from table
+
+
+def _medians(text: Iterable[str]) -> Iterator[str]:
+    """``text`` with a line for each test of pytest-benchmark's table, and without times of other things."""
+    at, unit = 0, ""
+    for line in itertools.filterfalse(_NO_BENCHMARK.match, text):
+        found = _PYTEST.match(line)
+        cells = _split(line[:_MAX_LINE]) if found or unit else []
+        if found and (centre := next((title for title in _CENTRES if title in cells), None)):
+            at, unit = cells.index(centre), found["unit"]
+            continue
+        unit = unit if line.strip() else ""
+        value = cells[at].split(" ")[0] if unit and len(cells) > at else ""
+        yield "%s: %s %s" % (cells[0], value, unit) if finite(value.replace(",", "")) is not None else line
 
 
 def _compared_times(table: Sequence[str], unit: str) -> Iterator[str]:
@@ -125,12 +146,13 @@ def column(title: str) -> Column:
     found = _TITLED.fullmatch(title)
     if found is None:
         return Column(title, "")
-    return Column(found["what"] or found["key"] or found["of"] or "", found["unit"] or found["short"] or found["bare"])
+    units = ("unit", "short", "bare", "spelled")
+    return Column(found["what"] or found["key"] or found["of"] or "", next(filter(None, map(found.group, units))))
 
 
-def _header(above: str, line: str, below: str) -> list[Column]:
-    """The columns, if ``line`` has the unit of one, or stands above a rule for each. A title that comes again is
-    numbered: ``time``, ``time 2``."""
+def _header(above: str, line: str, below: str, unit: str) -> list[Column]:
+    """The columns, if ``line`` has the unit of one, or stands above a rule for each, or below a ``unit`` and above
+    figures. A title that comes again is numbered: ``time``, ``time 2``."""
     if _UNITS.fullmatch(line):
         units = list(re.finditer(r"\(\S+", line))
         columns = []
@@ -139,9 +161,12 @@ def _header(above: str, line: str, below: str) -> list[Column]:
             found = column("%s %s" % (title.group(), next(beneath, "")))
             columns.append(found if found.unit else Column(title.group(), ""))
     else:
-        columns = [column(cell) for cell in _split(line, bool(above))]
+        cells = _split(line, bool(above))
+        columns = [column(cell if cells[1:] else cell.rstrip(":. ")) for cell in cells]
     if not any(found.unit for found in columns) and not _rules(below, len(columns)):
-        return []
+        titles = unit and not any(finite(found.what) is not None for found in columns)
+        if not titles or not _figures(columns, below, unit):
+            return []
     counts = [columns[:at].count(found) for at, found in enumerate(columns)]
     return [Column("%s %d" % (c.what, n + 1), c.unit) if n else c for c, n in zip(columns, counts)]  # noqa: B905
 
@@ -161,13 +186,14 @@ def _split(line: str, inside: bool = False) -> list[str]:
     return re.split(r"\s{2,}|\t+" if inside else r"\s{2,}", line.strip("# \t"))
 
 
-def _figures(columns: Sequence[Column], line: str) -> list[str] | None:
+def _figures(columns: Sequence[Column], line: str, unit: str) -> list[str] | None:
     """A line for each figure of a row, named by the row's text and whole numbers; None if it is no row. A number that
-    counts the rows may stand before it. Where a column has no unit, its figures may: ``12.5us``, as torch prints."""
+    counts the rows may stand before it. Where a column has no unit, its figures may: ``12.5us``, as torch prints; if no
+    column has, those with decimals have ``unit``."""
     cells = next((c for c in (_split(line), _split(line, inside=True)) if len(c) == len(columns)), [])
     values = cells or line.split()[-len(columns) :]
     plain = (_SPREAD.sub("", value) if value.upper() != "N/A" else "nan" for value in values)
-    row = list(zip(columns, plain))  # noqa: B905
+    row = [(c._replace(unit=unit) if unit and "." in value else c, value) for c, value in zip(columns, plain)]  # noqa: B905
     host = "CPU" if any("CUDA" in found.what for found in columns) else None  # of torch's table the GPU's times count
     own = [(found, value) for found, value in row if not found.unit and _FIGURE.fullmatch(value) and values is cells]
     figures = [(found, value.replace(",", "")) for found, value in row if found.unit]

@@ -268,7 +268,7 @@ class StepRun:
         named = " (%s)" % SIGNAL_NAMES[code] if code in SIGNAL_NAMES else ""
         lines = last_lines(ending)
         result.message = "exit code %d%s%s" % (code, named, "\n" + lines if lines else "")
-        result.hint = _hint(ending.decode("utf-8", "replace"), code)
+        result.hint = _hint(ending.decode("utf-8", "replace"), code, self.env.get("FCCTL_CUDA_ARCH"))
 
     def _hint_at_resume(self) -> None:
         """Name the command that resumes a search which was ended."""
@@ -351,10 +351,10 @@ class StepRun:
         self.control.mirror.note("step %s %s" % (result.id, result.status))
 
 
-def _hint(log: str, exit_code: int | None) -> str | None:
+def _hint(log: str, exit_code: int | None, arch: str | None = None) -> str | None:
     from fcctl_remote.run import hints
 
-    return hints.for_log(log, exit_code)
+    return hints.for_log(log, exit_code, arch)
 
 
 def _seconds(text: str | None, default: float) -> float:

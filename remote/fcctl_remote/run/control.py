@@ -49,6 +49,7 @@ class RunControl:
         self.gpu_idle = GpuIdleWatch(run.telemetry, plan.idle, self.warn_during_step)
         self.ending: str | None = None  # why the run must stop before its last step
         self.message: str | None = None
+        self.failure: str | None = None  # of the first step that failed and did not end the run
         self.secrets: dict[str, str] = {}  # for the steps' environment only
         self.grace_s = 10.0
 

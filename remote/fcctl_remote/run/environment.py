@@ -16,7 +16,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout, StepLayout
 from fcctl_remote.base.programs import ask, run, which
-from fcctl_remote.probe import docker
+from fcctl_remote.probe import docker, pythons
 from fcctl_remote.probe.environment import apply_facts, resolve_environment
 from fcctl_remote.record import Any
 
@@ -45,6 +45,8 @@ def for_run(
 ) -> dict[str, str]:
     """The part all steps of a run share."""
     base: dict[str, str] = {**_base(run), **plan.env}
+    if plan.python and "FCCTL_PYTHON" not in plan.env:
+        base.update(pythons.activated(plan.python, base))
     try:
         resolved = resolve_environment(base, layout.root)
     except Exception as error:  # noqa: BLE001 - a machine we cannot make out may still build and test

@@ -23,7 +23,7 @@ KNOWN = (
     ),
     _known(
         r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
-        "nvcc is not on PATH, or torch is one for the CPU: set CUDA_HOME=/usr/local/cuda and "
+        "nvcc is not on PATH, or torch is built for the CPU only: set CUDA_HOME=/usr/local/cuda and "
         "PATH=$CUDA_HOME/bin:$PATH, or install the CUDA toolkit; see what fcctl found: fcctl preflight",
     ),
     _known(
@@ -37,9 +37,10 @@ KNOWN = (
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
     _known(
-        r"no kernel image is available|cudaErrorNoKernelImageForDevice|invalid device function",
-        "the binary was built for another GPU: compile with -arch=sm_$FCCTL_CUDA_ARCH (fcctl preflight shows the "
-        "value), and check that the toolkit supports that architecture",
+        r"no kernel image is available|invalid device function|an illegal instruction was encountered|"
+        r"(NoKernelImageForDevice|InvalidDeviceFunction|IllegalInstruction|NO_BINARY_FOR_GPU|ILLEGAL_INSTRUCTION)\b",
+        "the binary was built for another GPU: compile with -arch=sm_$FCCTL_CUDA_ARCH, and check that the toolkit "
+        "supports that architecture; an illegal instruction may also be a trap in the kernel",
     ),
     _known(
         r"Unsupported gpu architecture '\w+_([1-6]\d|7[0-4])\b",
@@ -49,6 +50,11 @@ KNOWN = (
     _known(
         r"Unsupported gpu architecture",
         "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8",
+    ),
+    _known(
+        r'to "cudaMemLocation"|"cudaDeviceProp" has no member',
+        "CUDA 13 changed or removed this: change the source, or use a CUDA 12 toolkit, first in the step: export "
+        "PATH=/usr/local/cuda-12.9/bin:$PATH",
     ),
     _known(
         r"not supported on \.target|requires \.target",
@@ -73,7 +79,7 @@ KNOWN = (
     ),
     _known(
         r"Ninja is required to load C\+\+ extensions|ninja: (command )?not found|directory: 'ninja'",
-        'ninja is missing there: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
+        'ninja is missing on the machine: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
     ),
     _known(
         r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
@@ -175,17 +181,20 @@ GATES: tuple[tuple[str, str], ...] = (
 EXIT_CODES = {
     126: "the script or a program in it is not executable: chmod +x, or call it with bash",
     127: MISSING_PROGRAM,
+    132: "an instruction that this processor does not have: compile there, or without -march=native",
     137: "killed (SIGKILL), most often because memory was full; see dmesg on the machine, and try a smaller shape",
     139: "a segmentation fault: run the step under compute-sanitizer (GPU) or with -fsanitize=address (CPU)",
     141: "the reader of a pipe ended first (`| head`), and steps run with pipefail: add `|| true` if this is intended",
 }
 
 
-def for_log(text: str, exit_code: int | None) -> str | None:
-    """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure."""
+def for_log(text: str, exit_code: int | None, arch: str | None = None) -> str | None:
+    """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure. ``arch`` is
+    the step's FCCTL_CUDA_ARCH."""
     for pattern, hint in KNOWN:
         if pattern.search(text):
-            return hint
+            flag = "-arch=sm_$FCCTL_CUDA_ARCH"
+            return hint.replace(flag, f"{flag} (here sm_{arch})") if arch else hint
     return EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 

@@ -91,7 +91,7 @@ def _decide(spec: wire.StepSpec, collected: documents.CollectedDocuments, verdic
         verdict.message = "gate without a value: " + "; ".join(_gate_text(gate) for gate in undecided)
         verdict.hint = undecided[0].hint
     elif collected.nothing and not collected.documents and not verdict.message:
-        verdict.message = "no figures to read: " + collected.nothing
+        verdict.message = "no measured values: " + collected.nothing
 
 
 def _gate_text(gate: wire.GateResult) -> str:

@@ -129,15 +129,16 @@ class Supervisor(RunControl):
             return True
         if result.status == "unavailable" and effect.incomplete([result]) is not None:
             return False  # nothing failed; _finish names the gate
-        self.ending = "failed"
         first = (result.message or result.status).split("\n", 1)[0]
-        self.message = "step '%s': %s" % (spec.id, first)
-        return False
+        self.failure = self.failure or "step '%s': %s" % (spec.id, first)
+        return spec.keep_going and result.status != "unavailable"
 
     def _finish(self) -> int:
         state = self.progress.state
         self._note_gpu()
-        if self.ending is None:
+        if self.ending is None and self.failure is not None:
+            self.ending, self.message = "failed", self.failure
+        elif self.ending is None:
             self.message = effect.incomplete([*(step.result for step in self.plan.adopted), *state.steps])
             self.ending = "passed" if self.message is None else "incomplete"
         outcome = runs.unstarted_outcome(self.plan, self.ending, self.message or "")

@@ -13,6 +13,7 @@ import time
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import read_text, which
 from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.probe.gpu import throttle_reasons
 from fcctl_remote.record import Any
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
@@ -33,11 +34,6 @@ GPU_FIELDS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 #: Drivers since 535 call throttle reasons event reasons.
 THROTTLE_FIELDS = ("clocks_throttle_reasons.active", "clocks_event_reasons.active")
-#: Bits of the mask, from NVML's nvmlClocksThrottleReasons / nvmlClocksEventReasons.
-THROTTLE_BITS = (
-    (0x1, "gpu_idle"), (0x2, "applications_clocks"), (0x4, "sw_power_cap"), (0x8, "hw_slowdown"), (0x10, "sync_boost"),
-    (0x20, "sw_thermal"), (0x40, "hw_thermal"), (0x80, "hw_power_brake"), (0x100, "display_clocks"),
-)  # fmt: skip
 
 
 def telemetry(layout: Layout, run_id: str) -> int:
@@ -252,12 +248,7 @@ def parse_gpu(line: str) -> dict[str, Any] | None:
     gpu: dict[str, Any] = {"index": int(words[0]), "name": words[1]}
     for position, (name, _) in enumerate(GPU_FIELDS[2:], start=2):
         gpu[name] = _number(words[position])
-    try:
-        mask = int(words[-1], 16)
-    except ValueError:
-        gpu["throttle"] = None
-    else:
-        gpu["throttle"] = [reason for bit, reason in THROTTLE_BITS if mask & bit]
+    gpu["throttle"] = throttle_reasons(words[-1])
     return gpu
 
 

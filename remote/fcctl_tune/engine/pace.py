@@ -125,9 +125,6 @@ class Effort:
 
     gpus: int = 0
     began: float = field(default_factory=time.monotonic)
-    first_build: Optional[float] = None  # when the first build had ended
-    first_timing: Optional[float] = None  # when the first timing began
-    last_timed: Optional[float] = None
     build_s: float = 0.0
     built: int = 0
     cached: int = 0
@@ -146,15 +143,12 @@ class Effort:
 
     def build_ended(self) -> None:
         """The first build ended."""
-        if self.first_build is None:
-            self.first_build = self._since = time.monotonic()
+        if self._since is None:
+            self._since = time.monotonic()
 
     def timing_ended(self, seconds: float) -> None:
         self.timed_s += seconds
-        self.last_timed = time.monotonic()
-        if self.first_timing is None:
-            self.first_timing = self.last_timed - seconds
-        self._until(self.last_timed)
+        self._until(time.monotonic())
         self._there_s, self._idle_s = self._there_s + self._idle_s, 0.0
 
     def _until(self, now: float) -> None:
@@ -164,11 +158,10 @@ class Effort:
 
     def as_dict(self) -> Dict[str, Any]:
         """``gpu_timed_share``: the share of the GPUs' time, from the first build to the last timing, for checks and
-        timings. ``until_timing_s``: until the first timing."""
+        timings."""
         wall = (self.ended or time.monotonic()) - self.began
         return {
             "wall_s": round(wall, 3),
-            "until_timing_s": None if self.first_timing is None else round(self.first_timing - self.began, 3),
             "gpu_timed_share": round(self.timed_s / self._there_s, 4) if self._there_s > 0 else None,
             "trials_per_minute": round(60.0 * self.trials / wall, 2) if wall > 0 else None,
             "compile_s": round(self.build_s, 3),

@@ -7,7 +7,6 @@ for all commands of a configuration, since a build may write its path (an RPATH,
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -15,6 +14,7 @@ from collections import deque
 from typing import Collection, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from fcctl_remote.base import files
+from fcctl_remote.base.tree import remove_tree
 
 #: Larger files, and files beyond this total, are linked and so shared. So are programs: a copy that another process
 #: holds open for writing cannot be started.
@@ -63,7 +63,7 @@ class TrialDirectory:
         with contextlib.ExitStack() as ending:
             ending.enter_context(files.locked(self.path + ".lock"))
             ending.callback(self._leave)
-            remove(self.path)
+            remove_tree(self.path)
             os.mkdir(self.path)
             self._fill(self._source)
             if os.path.isdir(self._made):
@@ -76,7 +76,7 @@ class TrialDirectory:
 
     def _leave(self) -> None:
         with contextlib.suppress(OSError):  # reported by the next command
-            remove(self.path)
+            remove_tree(self.path)
 
     def keep(self) -> None:
         """Keep what a build changed for later directories of this configuration. Raises: OSError."""
@@ -85,7 +85,7 @@ class TrialDirectory:
                 path = os.path.join(folder, name)
                 if self._is_as_placed(path[len(self.path) + 1 :]):
                     _discard(path)
-        remove(self._made)
+        remove_tree(self._made)
         if os.listdir(self.path):
             os.rename(self.path, self._made)
 
@@ -188,7 +188,7 @@ class TrialDirectory:
         place = os.path.join(self.path, inner)
         self._shared.pop(inner, None)
         if inner in self._placed:
-            remove(place) if self._placed.pop(inner) is None else os.unlink(place)
+            remove_tree(place) if self._placed.pop(inner) is None else os.unlink(place)
         return place
 
 
@@ -234,20 +234,3 @@ def _discard(path: str) -> None:
         return
     with contextlib.suppress(OSError):
         os.rmdir(path)
-
-
-def remove(folder: str) -> None:
-    """Delete a folder whatever its permissions. Raises: OSError, if something stays."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not os.path.lexists(folder):
-        return
-    os.chmod(folder, 0o700)
-    for inner, folders, _ in os.walk(folder):
-        for name in folders:
-            path = os.path.join(inner, name)
-            if not os.path.islink(path):
-                with contextlib.suppress(OSError):
-                    os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):
-        raise OSError(errno.ENOTEMPTY, "a file that a command left in this folder cannot be removed", folder)

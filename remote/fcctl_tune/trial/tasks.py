@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import threading
 import time
 from dataclasses import dataclass, field
@@ -18,13 +17,14 @@ from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Seq
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import last_lines, tail
+from fcctl_remote.base.tree import remove_tree
 from fcctl_remote.gates import evaluate as gates
 from fcctl_tune.errors import Failed, SpecError, is_of_machine
 from fcctl_tune.search.records import Trial
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.trial import process, reading
-from fcctl_tune.trial.folder import SourceDirectory, TrialDirectory, beside, remove
+from fcctl_tune.trial.folder import SourceDirectory, TrialDirectory, beside
 from fcctl_tune.trial.process import Limits, Outcome
 
 #: Names the files of the source that checks overwrite.
@@ -176,8 +176,8 @@ def _build(trial_spec: TrialSpec, trial: Trial, out: str, started: float) -> Bui
     known = files.read_object(os.path.join(out, reading.BUILT))
     if known is not None and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
-    shutil.rmtree(out, ignore_errors=True)
-    remove(beside(out).made)
+    remove_tree(out)
+    remove_tree(beside(out).made)
     os.makedirs(out)
     try:
         if trial_spec.build is not None:

@@ -15,8 +15,8 @@ from typing import Any, Dict, Iterator, Optional
 
 from fcctl_remote.base import files
 from fcctl_remote.base.programs import run
+from fcctl_remote.base.tree import remove_tree
 from fcctl_tune.errors import MissingDependency, TuneError
-from fcctl_tune.trial.folder import remove
 
 #: Seconds for a new key.
 OPENSSL_S = 30.0
@@ -112,7 +112,7 @@ def claim(work: str) -> int:
     for pattern in (os.path.join("builds", "*.room"), os.path.join(WORKERS, "*")):  # of workers that were killed
         for path in glob.glob(os.path.join(glob.escape(work), pattern)):
             with contextlib.suppress(OSError):  # reported when it is used
-                remove(path)
+                remove_tree(path)
     return lock
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,8 +59,9 @@ def first_job(folder: Path) -> Job:
 
 
 def untitled(run: str) -> str:
-    """The commands without what tells their figures apart."""
-    return re.sub(r"echo .* <==\S*; ", "", run)
+    """The commands without what tells their figures apart, and which of them failed."""
+    run = re.sub(r"^(# )?try (\S.*)", lambda line: (line[1] or "") + shlex.split(line[2])[0], run, flags=re.MULTILINE)
+    return re.sub(r" \|\| failed\+=.*|^\s*failed=(?:;.*)?\n|^\s*\[ -z .*\n", "", run, flags=re.MULTILINE)
 
 
 LATENCY = """
@@ -114,6 +116,11 @@ CASES = {
         ["build", "test", "bench"],
     ),
     "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
+    "requirements": ({"requirements.txt": "numpy\n", "test_k.py": "", "play.ipynb": ""}, ["build", "test"]),
+    "requirements of a program": (
+        {"requirements.txt": "numpy\n", "a.cu": CUDA, "k.py": TRITON},
+        ["build", "run", "python"],
+    ),
     "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
     "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
     "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
@@ -373,7 +380,7 @@ def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> No
     torch = {"top.cu": CUDA, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
     files = {"one/a.cu": CUDA, "one/k/k.cu": KERNEL, "two/b.cu": CUDA, "lib/l.cu": KERNEL, "two/k.cu": KERNEL}
     build = first_job(repository(tmp_path, {**files, **torch})).steps[0]
-    linked = re.findall(r"-o build/\w+ (.+)", build.run)
+    linked = re.findall(r"-o build/\w+ (.+)", untitled(build.run))
     assert linked == ["top.cu lib/l.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
 
 
@@ -411,6 +418,38 @@ def test_figures_of_several_programs_stay_apart(tmp_path: Path) -> None:
     assert {b["name"]: b["stats"]["p50"] for b in found} == {"build/a GPU time": 97.0, "build/b GPU time": 98.0}
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: Path) -> None:
+    sources = {"a.c": "int main() { return x; }", "b.c": "int main() { return 3; }", "c.c": "int main() { return 0; }"}
+    repository(tmp_path, {"Makefile": "all: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
+    assert fcctl("init", cwd=tmp_path).code == 0
+    done = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path)
+    build, run = done.json["steps"]
+    assert (done.code, build["status"], run["status"]) == (100, "failed", "failed")
+    assert "step 'build'" in done.json["message"]
+    assert run["message"].splitlines()[-1] == "failed: ./a ./b"
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ('p.add_argument("--size", required=True)', False), ("n = int(sys.argv[1])", False),
+        ('p.add_argument("kernel", choices=["a"])', False), ("p.add_argument('n', nargs='?', default=4)", True),
+        ("n = int(sys.argv[1]) if len(sys.argv) > 1 else 4", True), ('p.add_argument("-n", type=int)', True),
+    ],
+)  # fmt: skip
+def test_a_script_that_needs_arguments_is_named_and_not_run(tmp_path: Path, text: str, runs: bool) -> None:
+    job = first_job(repository(tmp_path, {"add.py": f"{TRITON}\n{text}\n", "bench.py": text + "\n"}))
+    assert [step.id for step in job.steps] == (["run", "bench"] if runs else ["hello"])
+    named = "# Found, and not run by this job: bench.py, add.py" in (tmp_path / "jobs/first.yaml").read_text()
+    assert named == (not runs)
+
+
+def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
+    first_job(repository(tmp_path, {f"k{number:02}.cu": CUDA for number in range(22)}))
+    assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
+
+
 def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:
     job = first_job(repository(tmp_path, {"a.cu": CUDA, "add.py": TRITON}))
     assert [(step.id, step.run.strip()) for step in job.steps[1:]] == [
@@ -436,14 +475,14 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     assert (list(without.needs.tools), list(without.collect)) == (["cmake"], [])
     plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
     assert plain.run.count("nvcc") == 3
-    assert "-o 'build/odd name' 'odd name.cu'\n" in plain.run
+    assert "-o 'build/odd name' 'odd name.cu'\n" in untitled(plain.run)
     assert "lib.cu" not in plain.run
 
 
 def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
     files = dict(CASES["cmake, programs"][0])
     _, run = first_job(repository(tmp_path / "one", files)).steps
-    assert (untitled(run.run), run.needs.gpu) == ("# build/sized ARGUMENTS\nbuild/src/alone\n", True)
+    assert (untitled(run.run), run.needs.gpu) == ("build/src/alone\n# build/sized ARGUMENTS\n", True)
     del files["src/CMakeLists.txt"]
     files["CMakeLists.txt"] += "set(EXECUTABLE_OUTPUT_PATH bin)\n"
     assert [step.id for step in first_job(repository(tmp_path / "sized", files)).steps] == ["build"]
@@ -481,8 +520,8 @@ add_subdirectory("sub folder")
 
 def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path) -> None:
     text = '#include <curand_kernel.h>\n#include "cublas_v2.h"\n' + CUDA
-    build, _ = first_job(repository(tmp_path, {"a.cu": text})).steps
-    assert "-o build/a a.cu -lcublas 2>&1" in build.run
+    build, _ = first_job(repository(tmp_path, {"a.cu": text, "b.cu": CUDA})).steps
+    assert re.findall(r"-o build/\w (.+)", untitled(build.run)) == ["a.cu -lcublas", "b.cu"]
 
 
 @pytest.mark.full
@@ -521,7 +560,7 @@ def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_pa
     assert fcctl("init", cwd=folder).code == 0
     text = (folder / "jobs/first.yaml").read_text()
     assert (
-        "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh, benchmarks/bench_all.py\n" in text
+        "# Found, and not run by this job: scripts/preflight.sh, scripts/bench_l4.sh, benchmarks/bench_all.py\n" in text
     )
     text = text.replace("needs: {gpu: true}", "needs: {}")
     (folder / "jobs/first.yaml").write_text(text)

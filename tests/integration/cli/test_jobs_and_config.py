@@ -181,8 +181,26 @@ def test_a_dry_run_tells_settings_conditions_and_what_stays_here(fcctl: Fcctl, w
         + "env         BLOCK=512  NOTE=a\n"
         in shown
     )
-    [bench] = [line for line in shown.splitlines() if line.startswith("bench")]
-    assert bench.rstrip().endswith('(if available)         metrics.metrics.us < 5  when "H100" in host.gpu.name')
+    bench, gate = (line.rstrip() for line in shown.splitlines() if line.startswith("bench"))
+    assert bench.endswith("(if available)")
+    assert gate.endswith('metrics.metrics.us < 5  when "H100" in host.gpu.name')
     assert "10 min 00 s (optional)" in shown
     assert large in fcctl("run", "planned", "--on", "local", cwd=workspace).err
     assert large not in fcctl("run", "planned", "--on", "local", cwd=workspace).err  # it is there
+
+
+@pytest.mark.parametrize("folder", ["out/all", "{workspace}/out"])
+def test_results_are_not_sent_wherever_they_are_kept(fcctl: Fcctl, workspace: Path, folder: str) -> None:
+    out = workspace / folder.format(workspace=workspace)
+    for name in ("runs/r/run.json", "index.sqlite-wal", "tags.toml", "notes.md"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("x")
+    env = {"FCCTL_PROJECT_RESULTS": folder.format(workspace=workspace)}
+    before = fcctl("run", "hello", "--on", "local", "--dry-run", "--json", cwd=workspace, env=env).json["source"][
+        "files"
+    ]
+    (out / "notes.md").unlink()
+    after = fcctl("run", "hello", "--on", "local", "--dry-run", "--json", cwd=workspace, env=env).json["source"][
+        "files"
+    ]
+    assert (before - after, after) == (1, 2)

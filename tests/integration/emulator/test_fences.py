@@ -89,9 +89,9 @@ def test_a_shutdown_timer_of_the_guest(emulator: Emulator, gce: Any) -> None:
 def test_a_reboot_keeps_the_machine_running_and_ends_its_processes(emulator: Emulator, gce: Any) -> None:
     gce.create()
     first = gce.ssh("echo $FCCTL_EMULATOR_BOOT_ID").stdout
-    guest = emulator.world.running[emulator.machine("vm").path]
+    guest = emulator.hypervisor.running[emulator.machine("vm").path]
     gce.ssh("sudo reboot")
-    wait_for(lambda: emulator.world.running.get(emulator.machine("vm").path) not in (guest, None))
+    wait_for(lambda: emulator.hypervisor.running.get(emulator.machine("vm").path) not in (guest, None))
     second = gce.ssh("echo $FCCTL_EMULATOR_BOOT_ID").stdout
     assert first.strip()
     assert second.strip()

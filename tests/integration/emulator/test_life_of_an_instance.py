@@ -137,7 +137,7 @@ def test_the_disk_stays_and_everything_else_goes(emulator: Emulator, gce: Any) -
     done = gce.ssh(f"echo kept > file; touch $TMPDIR/lost; {sleeping}")
     assert done.stdout.split() == ["1"], done.stderr
     home = emulator.home("vm")
-    assert len(emulator.world.running[emulator.machine("vm").path]._processes()) >= 3
+    assert len(emulator.hypervisor.running[emulator.machine("vm").path]._processes()) >= 3
     gce.do("stop")
     assert processes.of_home(home) == set()
     vm = gce.get()

@@ -109,7 +109,7 @@ def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, st
     wait_for(lambda: not any(_alive(pid) for pid in orphans))
     assert not volatile.exists()
     assert gce.ssh("true").returncode == 0
-    assert ps(emulator.world.running[emulator.machine("vm").path]._sshd.pid, "command")
+    assert ps(emulator.hypervisor.running[emulator.machine("vm").path]._sshd.pid, "command")
     gce.do("delete")
     with pytest.raises(exceptions.NotFound):
         gce.get()

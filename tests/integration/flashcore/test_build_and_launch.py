@@ -23,6 +23,7 @@ from flashcore import build as building
 from flashcore import library as library_module
 from flashcore.build import build
 from flashcore.errors import BuildFailed, Unavailable, Unsupported, UsageError
+from flashcore.variant import COMMON, Parameter, Variant
 from tests.support.tiers import sampled
 
 CPU = registry.VARIANTS["cpu"]
@@ -37,12 +38,12 @@ FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args) 
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> registry.Variant:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Variant:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "small.cpp").write_text(SMALL)
     (tmp_path / "answer.h").write_text("#define ANSWER 7\n")
-    size = registry.Parameter("WRONG_SIZE", (0, 8), 0, "")
-    return registry.Variant("small", "cpu", tmp_path / "small.cpp", "", parameters=(size,))
+    size = Parameter("WRONG_SIZE", (0, 8), 0, "")
+    return Variant("small", "cpu", tmp_path / "small.cpp", "", parameters=(size,))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def tensors(*shape: int) -> list[torch.Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------ build
-def test_an_unchanged_variant_is_cached_and_any_change_builds_anew(small: registry.Variant) -> None:
+def test_an_unchanged_variant_is_cached_and_any_change_builds_anew(small: Variant) -> None:
     first = build(small)
     assert not first.cached
     assert first.document["kernels"] == []
@@ -73,7 +74,7 @@ def test_an_unchanged_variant_is_cached_and_any_change_builds_anew(small: regist
     assert not build(small).cached
 
 
-def test_two_builds_at_once_both_succeed(small: registry.Variant) -> None:
+def test_two_builds_at_once_both_succeed(small: Variant) -> None:
     found: list[building.Built] = []
     threads = [threading.Thread(target=lambda: found.append(build(small))) for _ in range(4)]
     for t in threads:
@@ -85,7 +86,7 @@ def test_two_builds_at_once_both_succeed(small: registry.Variant) -> None:
     assert [p.name for p in building.cache_folder().iterdir()] == [found[0].library.parent.name]
 
 
-def test_a_refused_source_says_what_the_compiler_said(small: registry.Variant) -> None:
+def test_a_refused_source_says_what_the_compiler_said(small: Variant) -> None:
     small.source.write_text(SMALL + "int broken = nothing;\n")
     with pytest.raises(BuildFailed) as raised:
         build(small)
@@ -158,7 +159,7 @@ def test_a_source_that_needs_what_is_left_out_builds_with_all_of_the_headers(
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     source = tmp_path / "rich.cu"
     source.write_text(f"#include <cmath>\n{needs}\n")
-    rich = registry.Variant("rich", "cuda", source, "")
+    rich = Variant("rich", "cuda", source, "")
     built = build(rich, archs="89")
     assert not set(building.LEAN) & set(built.document["command"].split())
     assert build(rich, archs="89").cached
@@ -170,7 +171,7 @@ def test_a_source_that_needs_what_is_left_out_builds_with_all_of_the_headers(
 
 
 def device_code(
-    variant: registry.Variant, settings: dict[str, int], folder: Path, arch: str = "89"
+    variant: Variant, settings: dict[str, int], folder: Path, arch: str = "89"
 ) -> tuple[str, str, list[dict[str, int]]]:
     """Label, variant and what ptxas says of each kernel."""
     configuration = variant.configure(settings)
@@ -230,14 +231,14 @@ def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> No
     source = FLAGSHIP.source.read_text(encoding="utf-8")
     bits = {int(bit) for bit in re.findall(r"#if PART & (\d+)\b", source)}
     assert bits == {1 << n for n in range(len(bits))}
-    others = [sum(parts) - registry.COMMON for parts in FLAGSHIP.libraries]
-    assert sum(others) == sum(bits) - registry.COMMON
+    others = [sum(parts) - COMMON for parts in FLAGSHIP.libraries]
+    assert sum(others) == sum(bits) - COMMON
     assert f"#define PART {sum(bits)}\n" in source  # one unit
 
 
 SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}
 TILINGS = [{**SMALL_TILING, "TILE_N": keys} for keys in (16, 32, 64)]
-HOSTS, OWN = f"-DPART={registry.COMMON}", apart.ALONE
+HOSTS, OWN = f"-DPART={COMMON}", apart.ALONE
 GROUPED_TILING = {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "PIPELINED": 1, "SHARED_Q": 1}
 OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
 
@@ -541,18 +542,18 @@ def test_misaligned_tensors_are_refused_by_kernels_with_wide_loads(cpu: launch.K
     assert torch.equal(wide(q, k, v), cpu(q, k, v))
 
 
-def test_a_return_code_is_an_error_with_its_name(small: registry.Variant) -> None:
+def test_a_return_code_is_an_error_with_its_name(small: Variant) -> None:
     with pytest.raises(launch.LaunchFailed, match=r"made up \(7\)"):
         launch.Kernel(build(small))(*tensors())
 
 
-def test_a_library_that_refuses_the_gpu_says_so(small: registry.Variant) -> None:
+def test_a_library_that_refuses_the_gpu_says_so(small: Variant) -> None:
     small.source.write_text(SMALL.replace("made up", "cudaErrorNotSupported"))
     with pytest.raises(launch.LaunchFailed, match="small does not support this GPU"):
         launch.Kernel(build(small))(*tensors())
 
 
-def test_a_library_with_another_struct_is_refused(small: registry.Variant) -> None:
+def test_a_library_with_another_struct_is_refused(small: Variant) -> None:
     with pytest.raises(Unavailable, match="another version of flashcore_args"):
         launch.Kernel(build(small, {"WRONG_SIZE": 8}))
 
@@ -565,7 +566,7 @@ def test_the_struct_lists_the_headers_fields_in_order() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_cuda_variant_without_a_gpu_is_unavailable(small: registry.Variant) -> None:
+def test_a_cuda_variant_without_a_gpu_is_unavailable(small: Variant) -> None:
     with pytest.raises(Unavailable, match="torch finds none"):
         launch.Kernel(replace(build(small), variant=registry.VARIANTS["baseline"]))
 

@@ -14,8 +14,8 @@ import pytest
 from flashcore import bench, inputs, sampling, separate
 from flashcore.build import Built, build
 from flashcore.errors import FlashcoreError
-from flashcore.registry import Variant
 from flashcore.shapes import Shape
+from flashcore.variant import Variant
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 

@@ -17,10 +17,11 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flashcore import dispatch, launch, peaks, registry
+from flashcore import dispatch, launch, peaks
 from flashcore.build import build
 from flashcore.errors import LaunchFailed, Unsupported
 from flashcore.extras import LOWER_RIGHT
+from flashcore.variant import Variant
 
 #: Adds up what it was told, so that the output says what arrived.
 ECHO = """
@@ -48,7 +49,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
         takes: dict[str, Any] = {"grouped_heads": True, "lower_right": (64,), "masks": (64,), "alignment": 4}
-        return launch.Kernel(build(registry.Variant("echo", "cpu", folder / "echo.cpp", "", **takes)))
+        return launch.Kernel(build(Variant("echo", "cpu", folder / "echo.cpp", "", **takes)))
 
 
 def tensors(*shape: int, keys: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -90,7 +91,7 @@ def test_memory_that_a_kernel_needs_is_there_and_freed(tmp_path: Path, monkeypat
     size = "FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *a) { return 1000 * a->S_kv; }"
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "needy.cpp").write_text(needy + size)
-    kernel = launch.Kernel(build(registry.Variant("needy", "cpu", tmp_path / "needy.cpp", "", alignment=4)))
+    kernel = launch.Kernel(build(Variant("needy", "cpu", tmp_path / "needy.cpp", "", alignment=4)))
     seen = slow_calls(kernel, monkeypatch)
     q, k, v = tensors(keys=5000)
     before = torch.uint8, sys.getrefcount(torch.uint8)

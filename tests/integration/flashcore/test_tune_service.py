@@ -17,8 +17,8 @@ import torch
 
 from flashcore import cases, registry, sampling, separate, tune
 from flashcore.errors import UsageError
-from flashcore.registry import Constraint, Parameter, Variant
 from flashcore.tune import Service
+from flashcore.variant import Constraint, Parameter, Variant
 
 pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]
 #: Numbers of wrong.cpp.

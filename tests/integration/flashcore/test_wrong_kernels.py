@@ -10,8 +10,8 @@ import pytest
 from flashcore import bench, cases, check, plain, roofline, separate
 from flashcore.build import build
 from flashcore.launch import Kernel
-from flashcore.registry import Variant
 from flashcore.shapes import Shape
+from flashcore.variant import Variant
 from tests.support.tiers import sampled
 
 pytestmark = [pytest.mark.usefixtures("kernel_processes"), pytest.mark.group("kernel processes")]

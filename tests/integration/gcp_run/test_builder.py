@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -134,11 +135,39 @@ def test_a_compile_error_costs_no_second_of_a_gpu(laptop: Callable[..., Laptop])
 def test_its_worst_case_counts_against_the_caps(laptop: Callable[..., Laptop]) -> None:
     workspace = laptop()
     plan = workspace.json("run", "quick", "--on", "l4", "--dry-run")["worst_case"]
+    costs = workspace.json("cost", "plan", "quick", "--on", "l4")
+    assert costs["builder"]["worst_usd"] == pytest.approx(plan["builder_usd"], rel=1e-4)
+    assert costs["worst_usd"] == pytest.approx(plan["total_usd"], rel=1e-4)
+    assert plan["total_usd"] == pytest.approx(plan["usd"] + plan["builder_usd"])
+    shown = workspace.fcctl("cost", "plan", "quick", "--on", "l4").stdout
+    assert f"It costs at most ${plan['total_usd']:.4f}: " in shown
+    assert f"Of that, ${plan['builder_usd']:.4f} is for builder, at $0." in shown
+    assert (
+        f"total       ${plan['total_usd']:.2f} at most"
+        in workspace.fcctl("run", "quick", "--on", "l4", "--dry-run").stdout
+    )
     alone = str(round(plan["usd"] + plan["builder_usd"] / 2, 4))
     refused = workspace.fcctl("run", "quick", "--on", "l4", "--budget", alone, check=5)
     assert "builder, which compiles for it, may cost $" in refused.stderr
-    assert "without builder, which may compile" in workspace.fcctl("cost", "plan", "quick", "--on", "l4").stderr
     assert workspace.on() == {}
+
+
+def test_in_a_session_it_counts_against_the_rest_of_the_session_and_the_caps(laptop: Callable[..., Laptop]) -> None:
+    workspace = laptop()
+    workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.1")
+    refused = workspace.fcctl("run", "quick", "--on", "l4", check=5).stderr
+    assert "(the rest of session " in refused
+    assert "builder, which compiles for it, may cost $" in refused
+    workspace.fcctl("session", "stop")
+    workspace.fcctl("session", "start", "--on", "l4", "--budget", "1")
+    day = {"FCCTL_BUDGET_PER_DAY_USD": "100"}
+    plan = workspace.json("run", "quick", "--on", "l4", "--dry-run")["worst_case"]
+    caps = json.loads(workspace.fcctl("cost", "budget", "--json", env=day).stdout)["caps"]
+    free = next(cap["free_usd"] for cap in caps if cap["usd"] == 100)
+    day = {"FCCTL_BUDGET_PER_DAY_USD": str(100 - free + plan["builder_usd"] / 2)}
+    assert "of the day's cap of" in workspace.fcctl("run", "quick", "--on", "l4", env=day, check=5).stderr
+    assert workspace.on() == {"": "RUNNING"}
+    workspace.fcctl("session", "stop")
 
 
 @pytest.mark.full

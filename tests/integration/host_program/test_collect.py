@@ -75,11 +75,11 @@ def test_a_step_that_printed_no_figures_passes_and_says_what_to_print(workspace:
         f"  - {{id: one, run: echo 3 GB/s, collect: {collect}}}\n",
     )  # fmt: skip
     shown = workspace.fcctl("run", "quiet", "--on", "here")
-    assert "no figures to read: print a line" in shown.stderr
-    assert "no figures to read: print a line" in workspace.fcctl("results", "show").stdout
+    assert "no measured values: print a line" in shown.stderr
+    assert "no measured values: print a line" in workspace.fcctl("results", "show").stdout
     no, one = workspace.only_run()["steps"]
     assert (no["status"], one["status"], one["message"]) == ("passed", "passed", None)
-    assert no["message"].startswith("no figures to read: print a line such as 'softmax n=1024: 12.5 us'")
+    assert no["message"].startswith("no measured values: print a line such as 'softmax n=1024: 12.5 us'")
 
 
 def test_a_failed_step_s_reports_come_home_too_and_change_nothing(failed: Failed) -> None:

@@ -50,6 +50,21 @@ def test_a_program_beside_the_python_is_found_after_all_others(host: Host, agent
     assert (folder / "steps/two/log.txt").read_text() == "beside\n"
 
 
+@pytest.mark.parametrize(("mark", "variable"), [("pyvenv.cfg", "VIRTUAL_ENV"), ("conda-meta", "CONDA_PREFIX")])
+def test_the_environment_of_the_targets_python_is_active(
+    host: Host, agent: Agent, tmp_path: Path, mark: str, variable: str
+) -> None:
+    python = script(tmp_path / "env/bin/python3", "echo of the environment")
+    show = step("show", f"python3; echo $FCCTL_PYTHON ${variable}")
+    plain = agent.passed(show, python=str(python))
+    assert str(python) not in host.log(plain, "show"), "it is in no environment"
+    (tmp_path / "env" / mark).touch()
+    expected = f"of the environment\n{python} {tmp_path / 'env'}\n"
+    assert host.log(agent.passed(show, python=str(python)), "show") == expected
+    other = agent.passed(show, python=str(python), env={"FCCTL_PYTHON": sys.executable})
+    assert f"{sys.executable}\n" in host.log(other, "show"), "a job or target that names another has that"
+
+
 def test_the_submitting_connection_does_not_leak_into_steps(host: Host) -> None:
     agent = host.agent(SSH_AUTH_SOCK="/tmp/agent.sock", TMUX="/tmp/other,1,0", KEEP="yes")
     run_id = agent.submit(step("show", 'echo "[${SSH_AUTH_SOCK-}][${TMUX-}][$KEEP]"'))
@@ -78,6 +93,24 @@ def test_an_optional_step_may_fail_and_exit_codes_are_mapped(agent: Agent) -> No
     outcome = agent.outcome(run_id)
     assert [s.status for s in outcome.steps] == ["failed", "warned", "unavailable", "passed"]
     assert outcome.status == "passed"
+
+
+def test_a_step_that_keeps_going_fails_the_run_at_its_end(agent: Agent) -> None:
+    run_id = agent.submit(
+        step("build", "echo 'b.cu: no'; exit 2", keep_going=True),
+        step("run", "true"),
+        step("c", "echo invalid device function; exit 1", env={"FCCTL_CUDA_ARCH": "90"}),
+    )
+    outcome = agent.outcome(run_id)
+    assert [s.status for s in outcome.steps] == ["failed", "passed", "failed"]
+    assert (outcome.status, outcome.exit_code) == ("failed", 100)
+    assert "step 'build'" in outcome.message
+    assert "-arch=sm_$FCCTL_CUDA_ARCH (here sm_90)" in outcome.steps[2].hint
+    needs_more = step("gpu", "true", needs=wire.Needs(tools=["fcctl-no-such-tool"]), keep_going=True)
+    assert [s.status for s in agent.outcome(agent.submit(needs_more, step("run", "true"))).steps] == [
+        "unavailable",
+        "skipped",
+    ]
 
 
 def test_unmet_needs_are_unavailable_and_end_the_run_unless_optional(agent: Agent) -> None:
@@ -275,6 +308,22 @@ def test_gates_decide_and_the_first_failed_one_ends_the_run(agent: Agent) -> Non
 
 
 SPEEDUP = wire.GateSpec("benchmark.speedup > 2")
+
+
+EMPTY = {
+    "ptxas": "make: all is up to date", "junit": "<testsuites/>", "metrics": "{}", "times": "no", "rates": "no",
+    "google-benchmark": '{"context": {}, "benchmarks": []}', "ncu": '"ID","Kernel Name"',
+}  # fmt: skip
+
+
+def test_an_optional_file_with_nothing_to_read_in_it_is_no_error(agent: Agent) -> None:
+    collect = [wire.CollectSpec(reader, f"{reader}.csv", optional=True) for reader in EMPTY]
+    script = "\n".join(f"echo '{text}' > {reader}.csv" for reader, text in EMPTY.items())
+    run_id = agent.passed(step("build", script, collect=collect))
+    assert "compile with nvcc -Xptxas=-v" in (agent.outcome(run_id).steps[0].message or "")
+    required = [wire.CollectSpec(reader, f"{reader}.csv") for reader in EMPTY]
+    outcome = agent.outcome(agent.submit(step("build", script, collect=required)))
+    assert outcome.steps[0].message.count(".csv: ") == len(EMPTY)
 
 
 def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("google.cloud.compute_v1")
 def cloud() -> Iterator[Emulator]:
     with emulated() as made:
         made.world.scenario.latency = Latency(boot=15, login=5)
-        made.world.make_disk = partial(make, first_boot=TYPICAL)
+        made.hypervisor.make_disk = partial(make, first_boot=TYPICAL)
         yield made
 
 
@@ -65,7 +65,7 @@ def test_why_a_machine_does_not_boot_is_said(
 
 @pytest.mark.full
 def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    cloud.world.make_disk = partial(make, first_boot=FirstBoot(driver_looks=10_000))
+    cloud.hypervisor.make_disk = partial(make, first_boot=FirstBoot(driver_looks=10_000))
     with Meter(cloud) as meter:
         done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)  # it needs no GPU
     assert re.search(r"l4: nvidia-smi still fails after 30\d s; see why: fcctl hosts ssh l4 -- nvidia-smi", done.err)
@@ -74,7 +74,7 @@ def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWo
 
 
 def test_a_machine_of_others_is_left_as_it_is(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    cloud.world.make_disk = make
+    cloud.hypervisor.make_disk = make
     workspace.target("theirs", instance="theirs", owned=False)
     done = workspace.type("run", "noop", "--on", "theirs", "--yes", check=0)
     assert "GPU counters" not in done.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ def test_the_shell_has_what_a_step_has(tmp_path: Path, private_home: Path, sshd:
     assert "fcctl host program" in after.stdout
     assert after.stdout.splitlines()[0].split()[1].isdigit()
     assert "gpu" not in after.stdout, "no log on a machine of others"
+
+
+@pytest.mark.full
+def test_the_virtual_environment_of_the_target_is_active_in_both(
+    tmp_path: Path, private_home: Path, sshd: LoopbackSshd
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(sshd.home / "my env")], check=True)
+    workspace = Workspace(tmp_path / "w", private_home, sshd, python=str(sshd.home / "my env/bin/python3"))
+    show = "python3 -c 'import sys; print(sys.prefix)'; echo $VIRTUAL_ENV"
+    workspace.job("one", f'steps:\n  - {{id: one, run: "{show}"}}\n')
+    workspace.fcctl("run", "one", "--on", "box")
+    expected = f"{sshd.home}/my env\n" * 2
+    assert workspace.fcctl("logs", "last", "--step", "one").stdout == expected
+    assert shell(workspace, "box", show + "\n").stdout == expected
 
 
 @pytest.mark.full

@@ -127,7 +127,7 @@ def test_not_even_where_only_the_shared_book_knows_of_it(
     wait_for(lambda: billed(cloud))
     other.type("run", "noop", "--on", "l4", "--yes", "--detach", check=0)
     (run_id,) = other.active()
-    (guest,) = cloud.world.running.values()
+    (guest,) = cloud.hypervisor.running.values()
     wait_for((guest.home / f".fcctl/runs/{run_id}/outcome.json").exists)
     strip_labels(cloud)
     (machine,) = audited(workspace, "--stop")["machines"]

@@ -62,7 +62,7 @@ def test_the_dashboards_pages_do_so_too(workspace: Workspace) -> None:
         for page in (
             "/history",
             f"/runs/{run_id}",
-            "/history/trend/charts?benchmark=mission",
+            "/trends/charts?benchmark=mission",
             "/history?status=imported",
         ):
             answer = site.ask(page)

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.schedules import os_scheduler
 from orchestrator.schedules.os_scheduler import Entry
 
-AWKWARD = "work space/100%$HOME 'quoted' \"two\""
+AWKWARD = "work space/100%$HOME 'quoted' \"two\" & <Zoë> \N{GREEK SMALL LETTER MU}"
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_systemd_calls_it_every_minute() -> None:
 def test_launchd_gets_the_same_words(entry: Entry) -> None:
     (text,) = os_scheduler.render("launchd", entry).values()
     content = plistlib.loads(text.encode())
+    assert content["ProgramArguments"][5] == str(entry.folder)
     assert content["ProgramArguments"] == list(entry.argv)
     assert content["StartInterval"] == 60
     assert content["AbandonProcessGroup"] is True

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from flashcore import toolchain
 from flashcore.library import Args
-from flashcore.registry import CSRC, Variant
+from flashcore.registry import CSRC
+from flashcore.variant import Variant
 
 HERE = Path(__file__).parent
 #: The processor converts halves; every x86-64 of the last ten years does. Otherwise each is a call.

@@ -18,6 +18,7 @@ def test_its_steps_name_what_there_is(path: Path) -> None:
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert all(("run" in step) != ("uses" in step) for step in steps)
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]) for step in steps if "uses" in step)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z-]+)", " ".join(step.get("run", "") for step in steps))) <= targets
 
@@ -27,4 +28,4 @@ def test_checks_run_by_hand_on_both_systems() -> None:
     assert set(workflow[True]) == {"workflow_dispatch", "pull_request"}  # YAML 1.1 reads `on` as true
     (job,) = workflow["jobs"].values()
     assert job["strategy"]["matrix"]["os"] == ["macos-15", "ubuntu-24.04"]
-    assert {"make demo", "make lint", "make test"} <= {step.get("run") for step in job["steps"]}
+    assert {"make demo", "make lint", "make test", "make mac-like"} <= {step.get("run") for step in job["steps"]}

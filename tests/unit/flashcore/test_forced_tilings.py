@@ -20,6 +20,7 @@ from flashcore.launch import Kernel
 from flashcore.library import Args, Strides
 from flashcore.reach import Device
 from flashcore.shapes import Shape
+from flashcore.variant import Variant
 
 FLAGSHIP = registry.VARIANTS["flagship"]
 #: In place of those for a GPU: grouped heads, a mask, a tail on either side; strided; hostile and repeated; for
@@ -167,7 +168,7 @@ def test_a_library_that_cheats_is_found_out(
 ) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "stub.cpp").write_text(f"#define TILINGS {tilings}\n#define WRONG {wrong}\n{STUB}")
-    stub = registry.Variant(
+    stub = Variant(
         "stub", "cpu", tmp_path / "stub.cpp", "", grouped_heads=True,
         tilings={("float16", 64): ("16x16x16,4,2pt", "64x16x64,1,2pt")},
     )  # fmt: skip
@@ -184,7 +185,7 @@ def test_a_library_that_cheats_is_found_out(
 def test_a_forced_call_says_that_it_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "stub.cpp").write_text(f"#define TILINGS 0\n#define WRONG 9\n{STUB}")
-    kernel = Kernel(build(registry.Variant("stub", "cpu", tmp_path / "stub.cpp", "")))
+    kernel = Kernel(build(Variant("stub", "cpu", tmp_path / "stub.cpp", "")))
     q = torch.zeros(1, 1, 3, 64, dtype=torch.float16)
     assert kernel(q, q, q).equal(q)
     with pytest.raises(LaunchFailed):

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from flashcore.library import Args, Strides
-from flashcore.registry import VARIANTS, Variant
+from flashcore.registry import VARIANTS
+from flashcore.variant import Variant
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 
 #: One for each way that a kernel's barriers can be placed.

@@ -10,7 +10,8 @@ import pytest
 
 from flashcore import space
 from flashcore.__main__ import main
-from flashcore.registry import VARIANTS, Constraint, Parameter, Variant
+from flashcore.registry import VARIANTS
+from flashcore.variant import Constraint, Parameter, Variant
 
 FEW = [v for v in VARIANTS.values() if prod(len(p.values) for p in v.parameters) <= 5000]
 

@@ -72,7 +72,7 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
         ("a.cpp:2:16: error: expected expression\nint main() { k<<<1, 2>>>(3); }", "into a .cu file"),  # clang
         ("fatal: unable to access 'https://github.com/a/b.git/': Could not resolve host: github.com", "no network"),
         ("CMake Error at a:1 (find_package):\n  Could not find a package configuration", "development package"),
-        ("OSError: CUDA_HOME environment variable is not set. Please set it", "torch is one for the CPU"),
+        ("OSError: CUDA_HOME environment variable is not set. Please set it", "torch is built for the CPU only"),
     ],
 )
 def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:

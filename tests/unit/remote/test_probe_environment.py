@@ -245,6 +245,16 @@ def test_candidates_are_bounded_and_distinct(tmp_path: Path) -> None:
     assert found[0] == f"{tmp_path}/venvs/e1/bin/python3"
 
 
+@pytest.mark.parametrize(
+    "folder",
+    ["miniconda3", "miniforge3/envs/k", "micromamba/envs/k", "work/.venv", ".venv", ".local/share/virtualenvs/k-Xy",
+     ".cache/pypoetry/virtualenvs/k-py3.11"],
+)  # fmt: skip
+def test_where_conda_uv_pipenv_poetry_and_venv_put_environments(tmp_path: Path, folder: str) -> None:
+    python = script(tmp_path / folder / "bin/python3", "exit 1\n")
+    assert str(python) in pythons.candidates({"PATH": "/nonexistent", "HOME": str(tmp_path)})
+
+
 # ------------------------------------------------------------------------------------------------ programs
 def test_a_program_that_hangs_is_a_finding(tmp_path: Path) -> None:
     hanging = script(tmp_path / "nvidia-smi", "trap '' TERM INT HUP; echo begun; sleep 60 & wait\nsleep 60\n")

@@ -578,6 +578,18 @@ RUNS = "Benchmark 1: ./a\n  Time:  12.3 ms\nBenchmark 2: ./b\n  Time:  22.3 ms\n
 GOOGLE = "reduce/1024        1234 ns         2230 ns       100000 bytes_per_second=3.5Gi/s\n"
 BURN = "10.0%  proc'd: 123 (12345 Gflop/s)   errors: 0\n100.0%  proc'd: 1234 (12345 Gflop/s)   errors: 0\n"
 HEX = "<object at 0x7f2b5c0a1d90>\nt: 3 us\n<object at 0x7f2b5c0a1e90>\nt: 4 us\n"
+PYTEST = """\
+------------------- benchmark: 2 tests -------------------
+Name (time in us)          Min                 Max             Median          OPS (Kops/s)   Rounds
+-----------------------------------------------------------------------------------------------
+test_fast[64]          66.0800 (1.0)      380.7700 (1.0)      67.4500 (1.0)        14.4604      1476
+test_slow[1024]     5,066.0800 (76.67)  9,380.7700 (24.64)  5,267.4500 (>1000.0)    0.1796       147
+-----------------------------------------------------------------------------------------------
+============================== 2 passed in 4.12s ===============================
+"""
+TITLE = "Times in ms:\n| size | naive | shared |\n|---|---|---|\n| 128 | 12.5 | 3.25 |\n"
+ABOVE = "Time (ms)\nsize  naive  shared\n128   12.5   3.25\n"
+REPEATED = "".join(f"BM_A/64{end}  {value} us  {value} us  3\n" for end, value in (("_mean", 4), ("_stddev", 1)))
 SIZE = "size=1024 count=256 float sum root=-1"
 PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
 
@@ -637,6 +649,11 @@ def test_long_lines_take_no_long_time(text: str, written: Written) -> None:
         ("==> ./a <==\nWarm-up\nGPU time: 3 us\n==> ./b <==\nGPU time: 4 us\nsum: 1 us\n", None,
          {"./a GPU time": [3.0], "./b GPU time": [4.0], "sum": [1.0]}),
         (RUNS, None, {"Benchmark 1: ./a Time": [12300.0], "Benchmark 2: ./b Time": [22300.0]}),
+        (PYTEST, None, {"test_fast[64]": [67.45], "test_slow[1024]": [5267.45]}),
+        (TITLE, None, {"size=128 naive": [12500.0], "size=128 shared": [3250.0]}),
+        (ABOVE, None, {"size=128 naive": [12500.0], "size=128 shared": [3250.0]}),
+        ("dim  my_gflops\n64   812.3\n", {"dim=64 my GFLOP/s": 812.3}, None),
+        (REPEATED, None, {"BM_A/64_mean": [4.0]}),
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),
         (HEX, None, {"t": [3.0, 4.0]}),

@@ -281,6 +281,20 @@ def test_broken_repository_says_so(repo: Path) -> None:
         read(repo)
 
 
+def test_a_macs_git_without_its_tools_names_what_installs_them(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = tmp_path / "git"
+    git.write_text(
+        "#!/bin/sh\necho 'xcode-select: note: No developer tools were found, requesting install.' >&2\nexit 1\n"
+    )
+    git.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda _name: str(git))
+    with pytest.raises(ConfigError, match="git cannot read") as refused:
+        read(repo)
+    assert refused.value.hint == "xcode-select --install"
+
+
 # ------------------------------------------------------------------------------------------------ the hashes
 def test_unchanged_files_are_not_read_again(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     time.sleep(0.12)

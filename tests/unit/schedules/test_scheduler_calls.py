@@ -141,7 +141,13 @@ def test_launchd_without_a_login_at_the_screen(tools: Tools, entry: Entry) -> No
     ("place", "log", "reason", "finding", "fix"),
     [
         ("ws", "", "", None, ""),
-        ("Documents/ws", "", "", "cannot access ~/Documents", "mv {home}/Documents/ws {home}/ws && fcctl -C {home}/ws"),
+        (
+            "Documents/ws",
+            "",
+            "",
+            "cannot access ~/Documents",
+            "schedule install --remove && mv {home}/Documents/ws {home}/ws && fcctl -C {home}/ws schedule install",
+        ),
         ("desktop/a/ws", "", "", "cannot access ~/Desktop", "schedule install"),
         ("ws", "PermissionError: [Errno 1] Operation not permitted: 'x'\n", "", "did not let", "Full Disk Access"),
         ("ws", "", "cannot connect to port 22: No route to host", "local network", "Local Network"),

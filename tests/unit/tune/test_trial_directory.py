@@ -303,8 +303,12 @@ def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     tasks.build(made, one)
     kept = Path(folder.beside(made.out(one.environment)).room)
     kept.mkdir()
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+
+    def refused(path: str) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(folder, "remove_tree", refused)
     timed = measure_one(made, one)
     assert timed.state == "wrong"
     assert "its folder cannot be created: " in timed.reason
-    assert "a file that a command left in this folder cannot be removed" in timed.reason
+    assert "Permission denied" in timed.reason

@@ -112,7 +112,6 @@ def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.Monk
     effort.set_gpus(1)
     now[0] = 10.0
     effort.build_ended()
-    assert effort.as_dict()["until_timing_s"] is None
     now[0] = 20.0
     effort.timing_ended(5.0)  # half of ten seconds
     effort.set_gpus(3)
@@ -122,5 +121,4 @@ def test_the_timed_share_is_of_the_gpus_that_were_there(monkeypatch: pytest.Monk
     effort.set_gpus(1)  # since the last timing nobody waited for a GPU
     effort.ended = 50.0
     assert effort.as_dict()["gpu_timed_share"] == 0.5
-    assert effort.as_dict()["until_timing_s"] == 15.0
     assert effort.as_dict()["wall_s"] == 50.0

@@ -54,11 +54,15 @@ def test_everything_a_newcomer_looks_for_is_there(folder: Path) -> None:
 def test_a_run_ends_with_its_figures_against_the_run_before(store: FileStore) -> None:
     first, second = (measured(store, [simple(us, seed=7)], at=60 * i) for i, us in enumerate((14.0, 10.0)))
     text = printed(store.get(second), store.folder(second))
-    _, _, end = text.partition(f"Against the run before  {first}")
+    _, _, end = text.partition(f"Is it better?  against {first}")
     assert re.search(r"✓ faster +mission .* -28\.6 % ", end)
     assert f"why: fcctl results compare {first[-6:]} {second[-6:]}" in end
     assert max(map(len, end.splitlines()[1:-1])) <= 80
-    assert "Against" not in printed(store.get(first), store.folder(first))
+    assert "10.00 µs, 28.6 % faster than the run before, the best so far, 2.00x faster than PyTorch." in " ".join(
+        end.split()
+    )
+    alone = " ".join(printed(store.get(first), store.folder(first)).split())
+    assert re.search(r"Is it better\? 1\d\.\d+ µs, the first result of this job on this GPU, 1.* faster than Py", alone)
 
 
 def test_a_pipe_gets_no_padding(folder: Path) -> None:
@@ -144,7 +148,8 @@ def test_a_failed_gate_is_told_once_more_at_the_end(folder: Path) -> None:
     end = end[end.index("Failed  bench") :]
     assert 'gate: benchmark.benchmarks[name="mission"].stats.p50 < 900  is 1000' in end
     assert "hint: profile it: fcctl run ncu" in end
-    assert "\n    | timed\n    | the end\n" in end
+    assert "\n    |  timed\n    |  the end\n" in end
+    assert "  all:  fcctl logs " in end
     assert f"  log:  {folder}/steps/bench/log.txt\n" in end, "in one piece, to be copied"
 
 
@@ -173,7 +178,7 @@ def test_a_log_that_is_no_plain_file_of_the_run_is_not_read(surrounded: Path, lo
     text = printed(failed, surrounded)
     assert "stolen" not in text
     assert "root:" not in text
-    assert "| from the host" in text
+    assert "|  from the host" in text
 
 
 @pytest.mark.parametrize("path", ["../secret.json", "/etc/passwd", "steps/link/x.json", "missing.json", "fifo"])

@@ -38,16 +38,31 @@ def test_a_job_is_its_last_run_against_its_best(store: FileStore) -> None:
     heads = headlines(store, rows)
     (line,) = jobs_grid(rows, heads, {rows[0].run_id: "failed 1/2"}, 0.0).rows
     text = [plain(cell) for cell in line]
-    assert text[1].startswith("10.")
-    assert text[2].startswith("9.")
-    assert text[3].endswith("% slower")
-    assert f"first={rows[1].run_id}" in line[3].href, "a click says whether that is more than chance"
+    assert text[2].startswith("10.")
+    assert text[3].startswith("9.")
+    assert text[1].endswith("% slower than the best")
+    assert f"first={rows[1].run_id}" in line[1].href, "a click says whether that is more than chance"
     assert "failed 1/2" in text[5]
-    (facts,) = answer(rows[0].run_id, rows[1:], heads)
-    assert [name for name, _ in facts.pairs][-2:] == ["run before", "best before"]
-    assert "more time" in plain(facts.pairs[-1][1])
+    said, facts = answer(rows[0].run_id, rows[1:], heads)
+    assert "% slower than the run before, the best so far, 2.00x faster than PyTorch." in said.text
+    assert [name for name, _ in facts.pairs][:2] == ["this run", "run before, the best so far"]
     (only,) = jobs_grid(rows[-1:], heads, {}, 0.0).rows
-    assert only[3] == "first run"
+    assert only[1] == "first result"
+
+
+def test_times_that_vary_more_than_they_differ_are_inconclusive(tmp_path: Path) -> None:
+    """As the comparison of the two runs says it: 60 % slower means nothing where calls of one run differ by more."""
+    store = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+    for i in range(2):
+        us = [(1 + 0.6 * i) * (10.0 if j % 5 else 30.0) for j in range(100)]
+        measured(store, [document(entry("mission", us))], at=60 * i)
+    rows = store.rows()
+    heads = headlines(store, rows)
+    (line,) = jobs_grid(rows, heads, {}, 0.0).rows
+    assert line[1].text == "inconclusive against the best (60.0 % slower, but the times vary more)"
+    assert line[1].kind == "doubt"
+    said, _ = answer(rows[0].run_id, rows[1:], heads)
+    assert "inconclusive" in said.text
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "over_budget", "failed", "lost"])
@@ -57,13 +72,12 @@ def test_a_figure_is_compared_with_runs_that_ended_well(store: FileStore, ending
     rows = [row for i, row in enumerate(store.rows()) if i in (0, 1, 4)]
     heads = headlines(store, rows)
     (line,) = jobs_grid(rows, heads, {}, 0.0).rows
-    assert plain(line[3]).startswith("about the same (")
-    (facts,) = answer(rows[0].run_id, rows[1:], heads)
-    assert "about the same: " in plain(facts.pairs[-1][1])
-    assert {name: value.href for name, value in facts.pairs if isinstance(value, Cell) and value.href} == {
-        "run before": f"/runs/{rows[2].run_id}",
-        "best before": f"/runs/{rows[2].run_id}",
-    }
+    assert plain(line[1]).startswith("about the same as the best (")
+    said, facts = answer(rows[0].run_id, rows[1:], heads)
+    assert "about the same as the run before" in said.text
+    assert [value.href for _, value in facts.pairs if isinstance(value, Cell) and value.href] == [
+        f"/runs/{rows[2].run_id}"
+    ]
 
 
 def test_a_run_that_was_cancelled_is_not_the_last_word_on_a_job(store: FileStore) -> None:
@@ -89,7 +103,8 @@ def test_a_list_of_runs_names_figures_and_subjects_and_escapes_them(store: FileS
     grid = runs_grid(rows, headlines(store, rows), {}, 0.0, "Runs", known=rows)
     faster, none = (row[3] for row in grid.rows)
     assert [round(us) for us in faster.points] == [12, 9]
-    assert faster.note.startswith("-2"), "than the run before, by so much"
+    assert faster.note.startswith("2"), "than the run before, by so much"
+    assert faster.note.endswith("% faster")
     assert none == "", "there is no run before"
     label = plain(faster).removesuffix(f" {faster.note}")
     assert f'role="img" aria-label="{label}"><polyline points="0.0,1.0 160.0,27.0"/></svg>' in fragment([grid], "/root")

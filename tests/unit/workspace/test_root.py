@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base import safe_paths
 from orchestrator.base.errors import NotFoundError
 from orchestrator.cli.context import Cli
 from orchestrator.cli.main import main
@@ -76,3 +77,12 @@ def test_no_command_asks_a_machine_that_a_run_named(
     from orchestrator.cli.verbs.completion import target_names
 
     assert target_names() == ["local", "sandbox"]
+
+
+def test_a_disk_that_tells_names_by_their_case_has_no_other_spelling(tmp_path: Path) -> None:
+    for name in ("Both", "bOTH", "ONE", "12"):
+        (tmp_path / name).mkdir()
+    for name in ("Both", "bOTH", "one", "12", "none/a"):
+        assert safe_paths.spelled(tmp_path / name) == tmp_path / name
+        assert not safe_paths.ignores_case(tmp_path / name)
+    assert not safe_paths.ignores_case(Path("/"))

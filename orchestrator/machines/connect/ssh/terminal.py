@@ -87,10 +87,11 @@ def ssh_argv(
 
 def _shell(target: Target) -> str:
     """The host program's ``shell`` if it is there; on a machine that fcctl owns with a log of its GPU."""
-    log = " --gpu-log" if target.owned else ""
+    options = (" --gpu-log" if target.owned else "") + (" --python '$y'" if target.python else "")
     # Within a login shell, whose profile may set PATH anew.
-    ours = f"$l -c \"exec '$h' shell{log}\""
-    script = f'h={shell_path(target.root)}/bin/fcctl-host; l="${{SHELL:-/bin/sh}} -l"'
+    ours = f"$l -c \"exec '$h' shell{options}\""
+    python = shlex.quote(target.python or "")
+    script = f'h={shell_path(target.root)}/bin/fcctl-host; y={python}; l="${{SHELL:-/bin/sh}} -l"'
     return "exec /bin/sh -c " + shlex.quote(f'{script}; if "$h" version >/dev/null 2>&1; then exec {ours}; fi; exec $l')
 
 
