@@ -14,7 +14,7 @@ from tests.simulation.shrink import shrink
 from tests.simulation.world import Fault
 
 #: Each time, and of `make test-all`; `make simulate` plays ten times as many, or as many as you like.
-SCHEDULES, ALL_SCHEDULES, CHUNK = 100, 3000, 25
+SCHEDULES, ALL_SCHEDULES, CHUNK = 100, 2000, 25
 CHUNKS = [
     pytest.param(first, marks=[pytest.mark.full] if first >= SCHEDULES else [])
     for first in range(0, ALL_SCHEDULES, CHUNK)
