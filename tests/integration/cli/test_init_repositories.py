@@ -480,6 +480,23 @@ def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
     assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
 
 
+@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("nvcc") is None, reason="needs cmake and nvcc")
+def test_cmake_that_does_not_configure_builds_nothing(fcctl: Fcctl, tmp_path: Path) -> None:
+    text = (
+        "project(p CXX)\nset(CUDA 1)\nfind_package(NoSuch REQUIRED)\nadd_executable(a a.cpp)\nadd_executable(b b.cpp)\n"
+    )
+    main = "int main() { return 0; }\n"
+    assert (
+        fcctl(
+            "init", cwd=repository(tmp_path, {"CMakeLists.txt": text, "a.cpp": main, "b.cpp": main, "k.cu": KERNEL})
+        ).code
+        == 0
+    )
+    build = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path).json["steps"][0]
+    assert "gmake" not in build["message"]
+    assert "a library of the build is missing" in build["hint"]
+
+
 def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:
     job = first_job(repository(tmp_path, {"a.cu": CUDA, "add.py": TRITON}))
     assert [(step.id, step.run.strip()) for step in job.steps[1:]] == [
