@@ -24,7 +24,7 @@ from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
 CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
-SETUP = "from setuptools import Extension, setup\nsetup(ext_modules=[])\n"
+SETUP = "from setuptools import Extension, setup  # as torch's CUDAExtension\nsetup(ext_modules=[])\n"
 EXTENSION = """
 from torch.utils.cpp_extension import load
 
@@ -340,6 +340,13 @@ def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tm
     assert others in (folder / "jobs/first.yaml").read_text()
     (step,) = first_job(repository(tmp_path / "empty", {"CMakeLists.txt": "\n", "k/a.cu": KERNEL, "README": ""})).steps
     assert "nvcc" in step.run
+
+
+def test_an_extension_without_torch_is_built_by_pip_with_what_it_requires(tmp_path: Path) -> None:
+    files = {"setup.py": SETUP.replace("torch", "pybind11"), "tests/test_a.py": ""}
+    build, test = first_job(repository(tmp_path, files)).steps
+    assert "build/venv/bin/python -m pip install . pytest" in build.run
+    assert test.run.startswith("build/venv/bin/python -m pytest")
 
 
 def test_headers_elsewhere_in_the_repository_are_found(tmp_path: Path) -> None:
