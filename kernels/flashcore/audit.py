@@ -115,7 +115,7 @@ def outputs(
     Raises:
         AuditFailed: one is wrong.
     """
-    options = inputs.options(shape) if shape else {}
+    options = inputs.options(shape, variant.device) if shape else {}
     for tensors, out in samples:
         with reference.one_thread(out.shape[2] * tensors[1].shape[2]):
             fault = roundings.judge(

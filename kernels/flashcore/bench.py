@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from flashcore import advice, audit, documents, inputs, peaks, reference, roofline, sampling, separate, stats, timing
+from flashcore import advice, audit, documents, peaks, reference, roofline, sampling, separate, stats, timing
 from flashcore.clocks import Clocks
-from flashcore.errors import AuditFailed
+from flashcore.errors import AuditFailed, LaunchFailed
 from flashcore.separate import Kernel
 from flashcore.shapes import Shape
 from flashcore.tuned import Tuned
@@ -155,7 +155,7 @@ def fastest(comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The fastest of PyTorch's backends for each benchmark, with the kernel's time over it."""
     found: dict[str, dict[str, Any]] = {}
     for c in comparisons:
-        if "/sdpa" not in c["against"]:
+        if not any(f"/{name}" in c["against"] for name in ("sdpa", reference.FLEX)):
             continue
         best = found.get(c["benchmark"])
         if best is None or c["ratio"] > best["ratio"]:
@@ -212,13 +212,13 @@ def _rivals(
     runner: separate.Runner,
 ) -> tuple[list[Rival], list[dict[str, str]]]:
     """The rivals for ``shape``, and which of PyTorch's are not timed, with the reason."""
-    wanted = [n for n in reference.names(kernel.variant.device) if backends is None or n in backends]
+    device = kernel.variant.device
+    wanted = [n for n in reference.names(device, shape) if backends is None or n in backends]
     skipped = []
     if BOUNDED in wanted and shape.B * shape.H * shape.S * shape.keys > MAX_MATH_SCORES:
         wanted.remove(BOUNDED)
         skipped.append({"rival": BOUNDED, "reason": "this backend would write all scores of this shape to memory"})
-    drawn = inputs.draw(shape, 0, kernel.variant.device)
-    there = reference.available_backends(*drawn, wanted, reference.windowed(*drawn, shape.window))
+    there = reference.available_backends(shape, device, wanted)
     skipped += [
         {"rival": n, "reason": "PyTorch does not offer this backend for these inputs on this machine"}
         for n in wanted
@@ -257,7 +257,10 @@ class Bench:
             try:
                 theirs = self._source(rival.subject)
                 theirs.timer(0, 1)
-            except AuditFailed as e:  # a backend that synchronises cannot be captured; it is timed in eager mode
+            except (AuditFailed, LaunchFailed) as e:
+                # A backend that synchronises cannot be captured, and is timed in eager mode; flex may not compile.
+                if rival.name not in reference.BACKENDS:
+                    raise
                 self.skipped.append({"rival": rival.name, "reason": f"{e.message}: {e.cause}"})
                 continue
             paired = self._measure(ours, theirs)

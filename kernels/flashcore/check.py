@@ -90,7 +90,9 @@ def _cases(kernel: Kernel | Tuned, shapes: Mapping[str, Shape], seeds: Sequence[
 
 
 def _plain(kernel: Kernel | Tuned, shape: Shape, seed: int) -> Trial:
-    return trials.plain(_Tensors(kernel.for_shape(shape), shape.D), shape, seed, **inputs.options(shape))
+    return trials.plain(
+        _Tensors(kernel.for_shape(shape), shape.D), shape, seed, **inputs.options(shape, kernel.variant.device)
+    )
 
 
 def _named(kernel: Kernel, launches: Trials, seed: int, among: int) -> Iterator[Trial]:

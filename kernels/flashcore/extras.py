@@ -6,9 +6,9 @@ Each is an :class:`Extra` of :meth:`flashcore.launch.Kernel.extended`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flashcore.errors import Unsupported
 
@@ -25,7 +25,8 @@ LOWER_RIGHT = 2
 
 
 class Extra(Protocol):
-    needs: ClassVar[str]  # what a Variant says that takes it
+    def needs(self, causal: int) -> str:
+        """What a Variant says that takes it."""
 
     @property
     def key(self) -> Hashable:
@@ -47,10 +48,13 @@ class Scores:
     slopes: of ALiBi, float32, [H] or [B, H]: less the slope of the head times the distance of the key. After the cap.
     """
 
-    needs: ClassVar[str] = "scores"
     window: tuple[int, int] = ANY
     softcap: float = 0.0
     slopes: torch.Tensor | None = None
+
+    def needs(self, causal: int) -> str:
+        ends = causal == LOWER_RIGHT or (not causal and self.window[1] == 0)
+        return "window" if ends and not self.softcap and self.slopes is None else "scores"
 
     @property
     def key(self) -> Hashable:
@@ -132,11 +136,13 @@ class Packed:
     """Sequences one behind the other in the dimension S of [1, H, total, D]: where each begins and the last one ends,
     [B + 1] int32 on the tensors' device, and the length of the longest. Nothing on the host reads the former."""
 
-    needs: ClassVar[str] = "packed"
     starts_q: torch.Tensor
     starts_k: torch.Tensor
     longest_q: int
     longest_k: int
+
+    def needs(self, _causal: int) -> str:
+        return "packed"
 
     @property
     def key(self) -> Hashable:
@@ -157,10 +163,12 @@ class Pages:
     nothing on the host reads them. longest: no length is more; None: what n pages hold.
     """
 
-    needs: ClassVar[str] = "pages"
     table: torch.Tensor
     lengths: torch.Tensor
     longest: int | None = None
+
+    def needs(self, _causal: int) -> str:
+        return "pages"
 
     @property
     def key(self) -> Hashable:
@@ -177,24 +185,27 @@ class Pages:
 
 
 class Whole(Pages):
-    """Of :func:`whole`: pages of 16 keys that begin anywhere in tensors [B, H_kv, S_kv, D], a row apart."""
+    """Of :func:`with_pages`: pages of 16 keys that begin anywhere in tensors [B, H_kv, S_kv, D], a row apart."""
 
     def fill(self, args: Args) -> None:
         args.page_keys, args.table_stride = 16, self.table.stride(0)
         args.k_stride.batch, args.v_stride.batch = args.k_stride.row, args.v_stride.row
 
 
-def whole(k: torch.Tensor, v: torch.Tensor) -> tuple[Whole]:
-    """``k`` and ``v`` as pages where they lie, as a kernel of pages is checked and timed on what others take.
+def with_pages(extras: tuple[Extra, ...], k: torch.Tensor, v: torch.Tensor) -> tuple[Extra, ...]:
+    """``extras``; if they have none, with ``k`` and ``v`` as pages where they lie, as a kernel of pages is checked and
+    timed on what others take.
 
     Raises:
         Unsupported: their strides differ, or a batch does not begin a number of rows behind the one before.
     """
+    if any(isinstance(extra, Pages) for extra in extras):
+        return extras
     B, _, S, _ = k.shape
     batch, _, row, _ = k.stride()
     if k.stride() != v.stride() or not row or (B > 1 and batch % row):
         raise Unsupported("k and v cannot be read as pages", cause=f"their strides are {k.stride()} and {v.stride()}")
-    return (_whole(B, S, batch // row if B > 1 else 0, k.device),)
+    return *extras, _whole(B, S, batch // row if B > 1 else 0, k.device)
 
 
 @functools.lru_cache(64)
@@ -203,6 +214,13 @@ def _whole(B: int, S: int, rows: int, device: torch.device) -> Whole:
 
     pages = torch.arange(-(-S // 16), device=device) * 16 + torch.arange(B, device=device)[:, None] * rows
     return Whole(pages.int(), torch.full((B,), S, dtype=torch.int32, device=device))
+
+
+def asked(kernel: Any, options: dict[str, Any]) -> Callable[..., torch.Tensor]:
+    """``kernel`` with these arguments of a call, of which ``scores`` and ``packed`` are each an :class:`Extra`."""
+    extras = tuple(options[name] for name in ("scores", "packed") if name in options)
+    plain = {name: value for name, value in options.items() if name not in ("scores", "packed")}
+    return functools.partial(kernel.extended, extras, **plain) if extras else functools.partial(kernel, **plain)
 
 
 def with_lower_right(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

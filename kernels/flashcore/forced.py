@@ -79,9 +79,10 @@ class Tiling:
         return self.name.endswith("c")
 
     def takes(self, case: Case) -> bool:
-        """Numbers of splits take a causal mask to the lower right corner, but no others."""
+        """Numbers of splits take a causal mask to the lower right corner, and windows that end there, but no others."""
         lower_right = self.masked or not self._sizes
-        scored = self.scored or not case.scored
+        window = Scores(case.window, case.softcap).needs(case.causal) == "window" and not case.alibi
+        scored = self.scored or not case.scored or (window and not self._sizes)
         return scored and (self.masked or not case.mask) and (lower_right or case.causal != LOWER_RIGHT)
 
     @property
@@ -209,6 +210,8 @@ def _with_scores(D: int) -> Iterator[Case]:
     for values in HOSTILE:
         yield Case(values, Shape(1, 4, 320, D), values, softcap=30.0, scale=-0.3)
         yield Case(values, Shape(1, 4, 320, D), values, causal=True, window=(70, 0), alibi=True)
+    for width, keys in itertools.product((0, 100, 1500), (700, 2100)):
+        yield Case("window", Shape(2, 12, 3, D, keys), causal=LOWER_RIGHT, heads=3, window=(width, 0))
     yield Case("shared heads", Shape(2, 6, 100, D, 130), heads=2, softcap=2.0, alibi=True, layout="[B,S,H,D]")
     yield Case("many steps", Shape(1, 2, 1025, D), window=(300, 200), softcap=50.0, alibi=True, repeats=REPEATS)
     for mask in ("left", "rows"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from flashcore import inputs, roundings, trials
 from flashcore.cases import Trial
 from flashcore.errors import FlashcoreError
+from flashcore.extras import asked
 from flashcore.launch import Kernel
 from flashcore.reference import expected_of, one_thread
 from flashcore.roundings import Expected
@@ -37,9 +37,7 @@ def judge(
     label = ", ".join([label, *(f"{k} {v:g}" if k == "scale" else k for k, v in options.items())])
     before = [t.clone() for t in tensors]
     try:
-        plain = {name: value for name, value in options.items() if name != "scores"}
-        call = functools.partial(kernel.extended, (options["scores"],)) if "scores" in options else kernel
-        call(*tensors, out=target.out, **plain)
+        asked(kernel, options)(*tensors, out=target.out)
         synchronize(kernel)
         out = target.out.clone()
         untouched = all(map(torch.equal, tensors, before))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from flashcore.cases import HOSTILE, fresh_seeds, shaped  # noqa: F401
-from flashcore.extras import LOWER_RIGHT, Scores
+from flashcore.extras import LOWER_RIGHT, Packed, Scores
 from flashcore.shapes import Shape
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -34,9 +35,45 @@ def draw(
     return q, k, v
 
 
-def options(shape: Shape) -> dict[str, Any]:
-    """Arguments of a call that a shape asks for: those of its window, for which a kernel must take scores."""
-    return {} if shape.window is None else {"causal": LOWER_RIGHT, "scores": Scores((shape.window, 0))}
+def options(shape: Shape, device: str) -> dict[str, Any]:
+    """Arguments of a call that a shape asks for, as :func:`flashcore.extras.asked` takes them."""
+    if shape.window is not None:
+        return {"causal": LOWER_RIGHT, "scores": Scores((shape.window, 0))}
+    if shape.sequences:
+        starts = torch.tensor([0, *(end for _, end in shape.spans)], dtype=torch.int32, device=device)
+        longest = max(end - start for start, end in shape.spans)
+        return {"packed": Packed(starts, starts, longest, longest)}
+    dense = visible(shape, device)
+    return {} if dense is None else {"mask": dense}
+
+
+def seen(shape: Shape, device: str) -> Callable[..., torch.Tensor] | None:
+    """Whether (batch, head, query, key), tensors that go together, is seen; None where all are."""
+    if shape.window is not None:
+        last, width = shape.keys - shape.S, shape.window
+        return lambda _b, _h, i, j: (j <= i + last) & (j >= i + last - width)
+    if shape.sequences:
+        ends = torch.tensor([end for _, end in shape.spans], device=device)
+        number = torch.searchsorted(ends, torch.arange(shape.S, device=device), right=True)
+        return lambda _b, _h, i, j: number[i] == number[j]
+    if shape.mask == "rows":
+        return lambda _b, _h, i, j: (i + j) % 10 < 7
+    lengths = torch.tensor(shape.lengths, device=device)
+    keys = shape.keys
+    each = {"left": lambda b, _h, _i, j: j >= keys - lengths[b], "right": lambda b, _h, _i, j: j < lengths[b]}
+    return each[shape.mask] if shape.mask else None
+
+
+def visible(shape: Shape, device: str) -> torch.Tensor | None:
+    """:func:`seen` as a mask, [B or 1, 1, S_q or 1, S_kv]; None where all are."""
+    which = seen(shape, device)
+    if which is None:
+        return None
+    batch, row, key = (torch.arange(n, device=device) for n in (shape.B, shape.S, shape.keys))
+    if shape.mask in ("left", "right"):
+        return which(batch[:, None, None, None], 0, 0, key)
+    found = which(0, 0, row[:, None], key)[None, None]
+    return found.repeat(shape.B, 1, 1, 1) if shape.mask else found
 
 
 #: Of :func:`mask`: padding behind the keys and before them, the former given to each row, too; any keys, those of

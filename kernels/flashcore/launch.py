@@ -17,7 +17,7 @@ import torch
 from flashcore import dispatch
 from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
-from flashcore.extras import LOWER_RIGHT, Extra, whole
+from flashcore.extras import LOWER_RIGHT, Extra, with_pages
 from flashcore.library import Args, Strides, load
 from flashcore.shapes import Shape
 from flashcore.variant import Variant
@@ -164,7 +164,7 @@ class Kernel:
         extras: tuple[Extra, ...] = (),
     ) -> torch.Tensor:
         q, k, v = self._resolved(q, k, v, out)
-        extras = extras or (whole(k, v) if self.variant.pages else ())
+        extras = with_pages(extras, k, v) if self.variant.pages else extras
         asked = (q, k, v, causal, scale, out, mask)
         if out is None:
             out = torch.empty_like(q)
@@ -253,10 +253,8 @@ class Kernel:
         """All but the addresses; in place of the workspace's is its size in bytes."""
         _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
         for extra in extras:
-            if not getattr(self.variant, extra.needs):
-                raise Unsupported(
-                    f"{self.variant.name} does not support {extra.needs}", hint="python -m flashcore list"
-                )
+            if not getattr(self.variant, needed := extra.needs(causal)):
+                raise Unsupported(f"{self.variant.name} does not support {needed}", hint="python -m flashcore list")
         B, H, S_q, D = q.shape
         args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D)
         for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out)):

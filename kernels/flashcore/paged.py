@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from flashcore import attention as operator
-from flashcore import registry
-from flashcore.extras import LOWER_RIGHT, Pages, Scores
+from flashcore import eligible, registry
+from flashcore.attention import no_backward
+from flashcore.extras import ANY, LOWER_RIGHT, Pages, Scores
 
 NAME = "flashcore::attention_paged"
 SCHEMA = (
     "attention_paged(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor seqlens_k, *, "
-    "bool causal=True, float? scale=None, int? max_seqlen_k=None) -> Tensor"
+    "bool causal=True, float? scale=None, int? max_seqlen_k=None, int window_left=-1, int window_right=-1) -> Tensor"
 )
 VARIANT = registry.VARIANTS["paged"]
 #: Keys of a page.
@@ -41,22 +41,24 @@ def attention_paged(
     causal: bool = True,
     scale: float | None = None,
     max_seqlen_k: int | None = None,
+    window: tuple[int, int] = ANY,
 ) -> torch.Tensor:
     """Attention of ``query`` [B, H, S_q, D] over ``seqlens_k[b]`` keys of batch b, int32.
 
     Caches are [pages, H_kv, keys of a page, D] with any strides but a contiguous last dimension: FlashAttention's
     [pages, keys of a page, H_kv, D] is ``cache.transpose(1, 2)``. H_kv divides H; a page has 16, 32, .. 256 keys. Key
     n of batch b is in page ``block_table[b, n // keys of a page]``, int32. ``causal``: query i sees keys up to
-    i + seqlens_k[b] - S_q. ``max_seqlen_k``, at least the longest length, helps to divide the work where the table has
-    room for far more. A query that sees no key gives 0.
+    i + seqlens_k[b] - S_q; ``window``: as of :func:`flashcore.attention.attention`. ``max_seqlen_k``, at least the
+    longest length, helps to divide the work where the table has room for far more. A query that sees no key gives 0.
 
     Raises:
         RuntimeError: arguments that do not fit together.
         Unsupported: when a gradient through the output is asked for.
     """
     return torch.ops.flashcore.attention_paged.default(
-        query, key_cache, value_cache, block_table, seqlens_k, causal=causal, scale=scale, max_seqlen_k=max_seqlen_k
-    )
+        query, key_cache, value_cache, block_table, seqlens_k, causal=causal, scale=scale, max_seqlen_k=max_seqlen_k,
+        window_left=window[0], window_right=window[1],
+    )  # fmt: skip
 
 
 def _eager(
@@ -69,18 +71,24 @@ def _eager(
     causal: bool = True,
     scale: float | None = None,
     max_seqlen_k: int | None = None,
+    window_left: int = ANY[0],
+    window_right: int = ANY[1],
 ) -> torch.Tensor:
+    scores = Scores((window_left, window_right))
     _check(query, key_cache, value_cache, block_table, seqlens_k)
+    scores.check(query)
     query, key_cache, value_cache = (x.detach() for x in (query, key_cache, value_cache))
     mode = LOWER_RIGHT if causal else 0
-    kernel = operator._kernel(VARIANT.name) if _fits(query, key_cache, value_cache, mode) else None  # noqa: SLF001
+    fits = scores.window == ANY or scores.needs(mode) == "window"
+    fits = fits and _fits(query, key_cache, value_cache, mode)
+    kernel = eligible.kernel(VARIANT.name) if fits else None
     if kernel is not None:
-        pages = Pages(block_table, seqlens_k, max_seqlen_k)
-        return kernel.extended((pages,), query, key_cache, value_cache, causal=mode, scale=scale)
+        extras = Pages(block_table, seqlens_k, max_seqlen_k), *(() if scores.window == ANY else (scores,))
+        return kernel.extended(extras, query, key_cache, value_cache, causal=mode, scale=scale)
     out = torch.empty_like(query)
     for b, length in enumerate(seqlens_k.tolist()):
         k, v = (cache[block_table[b].long()].transpose(0, 1).flatten(1, 2) for cache in (key_cache, value_cache))
-        out[b] = Scores().attention(query[b], k[:, :length], v[:, :length], causal=mode, scale=scale)
+        out[b] = scores.attention(query[b], k[:, :length], v[:, :length], causal=mode, scale=scale)
     return out
 
 
@@ -89,8 +97,8 @@ def _fits(query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tenso
     if key_cache.shape[2] not in PAGES or query.shape[-1] not in VARIANT.head_dims or not len(key_cache):
         return False
     k, v = (cache[:1].expand(len(query), *cache.shape[1:]) for cache in (key_cache, value_cache))
-    aligned = all(operator._aligned(cache) for cache in (key_cache, value_cache))  # noqa: SLF001
-    return aligned and operator._fits(query, k, v, causal, enable_gqa=True)  # noqa: SLF001
+    aligned = all(eligible.aligned(cache) for cache in (key_cache, value_cache))
+    return aligned and eligible.fits(query, k, v, causal, enable_gqa=True)
 
 
 def _check(
@@ -125,4 +133,4 @@ def _fake(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 _library.impl("attention_paged", _eager, "CompositeExplicitAutograd")
 torch.library.register_fake(NAME, _fake, lib=_library)
-torch.library.register_autograd(NAME, operator._no_backward, lib=_library)  # noqa: SLF001
+torch.library.register_autograd(NAME, no_backward, lib=_library)

@@ -45,7 +45,7 @@ _ELSEWHERE = "for an H100"
 UNREACHED: dict[tuple[str, str], str] = {
     ("L4", "float16 64 32x16x128,2,1s"): _ELSEWHERE,
     ("L4", "bfloat16 64 32x16x128,2,1s"): _ELSEWHERE,
-    **{("L4", f"{dtype} {D} 128x32x48,1,2pt"): _ELSEWHERE for dtype in DTYPES for D in (80, 96)},
+    **{("L4", f"{dtype} 80 128x32x48,1,2pt"): _ELSEWHERE for dtype in DTYPES},
     ("H100", "float16 64 128x32x64,1,2pt+64x16x64,1,2pt"): "for an L4",
     ("H100", "float16 256 128x16x32,1,1q"): "for an L4",
     ("H100", "bfloat16 256 128x16x32,1,1q"): "for an L4",

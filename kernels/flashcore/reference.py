@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,24 +14,28 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashcore import roundings
+from flashcore import inputs, roundings
 from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.roundings import Expected, Spread
 
 if TYPE_CHECKING:
+    from flashcore.shapes import Shape
     from flashcore.variant import Variant
 
 Attention = Callable[..., torch.Tensor]
 #: Scores of a head up to which one thread is as fast as several: PyTorch's threads spin while they wait for each other.
 FEW_SCORES = 2**20
 
-#: PyTorch's implementations by the names used in results; ``sdpa`` is whichever PyTorch picks by itself.
+FLEX = "flex"
+#: PyTorch's implementations by the names used in results; ``sdpa`` is whichever PyTorch picks by itself, ``flex``
+#: FlexAttention, compiled for what a shape hides.
 BACKENDS = {
     "sdpa": None,
     "sdpa-flash": SDPBackend.FLASH_ATTENTION,
     "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
     "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "sdpa-math": SDPBackend.MATH,
+    FLEX: None,
 }
 
 
@@ -119,6 +124,11 @@ def expected_of(
     eight_bits = variant.eight_bits
     if eight_bits == "all":
         eight_bits = "int8" if (configuration or {}).get("QK_INT8") else "e4m3"
+    packed = options.pop("packed", None)
+    if packed is not None:
+        starts = packed.starts_q.tolist()
+        places = map(slice, starts, starts[1:])
+        return _joined([expected(*(x[:, :, at] for x in tensors), eight_bits=eight_bits, **options) for at in places])
     found = expected(*tensors, eight_bits=eight_bits, **options)
     if "scores" in options:  # PyTorch's has no such thing
         return found
@@ -126,6 +136,15 @@ def expected_of(
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     theirs = roundings.measure(flash(q, k, v, **options).double(), found.right)
     return replace(found, theirs=theirs.max_err)
+
+
+def _joined(parts: Sequence[Expected]) -> Expected:
+    """Of sequences one behind the other."""
+    spreads = [part.spread for part in parts]
+    variance, gains = (torch.cat([getattr(one, name) for one in spreads], dim=2) for name in ("variance", "gains"))
+    gain, count = (sum(getattr(one, name) for one in spreads) for name in ("gain", "count"))
+    right = torch.cat([part.right for part in parts], dim=2)
+    return Expected(right, Spread(variance, gains, gain, count), max(p.drift for p in parts), by_row=parts[0].by_row)
 
 
 def sdpa(
@@ -161,29 +180,49 @@ def backend(name: str) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if chosen is None else sdpa_kernel(chosen)
 
 
-def names(device: str) -> list[str]:
-    """The backends worth asking for; on a CPU only PyTorch's own choice is of interest."""
-    return ["sdpa"] if device == "cpu" else list(BACKENDS)
+def names(device: str, shape: Shape | None = None) -> list[str]:
+    """The backends worth asking for: on a CPU PyTorch's own choice; else FlexAttention, too, where the ``shape`` hides
+    keys."""
+    if device == "cpu":
+        return ["sdpa"]
+    hides = shape is not None and inputs.seen(shape, "cpu") is not None
+    return [name for name in BACKENDS if hides or name != FLEX]
 
 
-def windowed(q: torch.Tensor, k: torch.Tensor, _v: torch.Tensor, window: int | None) -> torch.Tensor | None:
-    """The mask that is a shape's ``window``, for :func:`sdpa`; None without one."""
-    if window is None:
-        return None
-    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
-    return seen.triu(k.shape[2] - q.shape[2] - window)
+def rival(name: str, shape: Shape, device: str) -> Attention:
+    """PyTorch's attention of a ``shape`` as :func:`flashcore.inputs.options` has it: by its backend ``name``, in whose
+    context it is called, with a mask; of packed sequences FlashAttention as it takes them; FlexAttention compiled."""
+    if name == FLEX:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        seen = inputs.seen(shape, device)
+        assert seen is not None  # noqa: S101 (names() has it for those shapes only)
+        blocks = create_block_mask(seen, shape.B, None, shape.S, shape.keys, device=device)
+        compiled = torch.compile(flex_attention, dynamic=False)
+        return functools.partial(compiled, block_mask=blocks, enable_gqa=shape.kv_heads != shape.H)
+    packed = inputs.options(shape, device).get("packed")
+    if packed is None or name != "sdpa-flash":
+        return functools.partial(sdpa, mask=inputs.visible(shape, device))
+
+    def varlen(*tensors: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x[0].transpose(0, 1) for x in tensors)
+        ends = packed.starts_q, packed.starts_k, packed.longest_q, packed.longest_k
+        out: torch.Tensor = torch.ops.aten._flash_attention_forward(q, k, v, *ends, 0.0, False, False)[0]  # noqa: SLF001
+        return out.transpose(0, 1)[None]
+
+    return varlen
 
 
-def available_backends(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wanted: Sequence[str], mask: torch.Tensor | None = None
-) -> list[str]:
-    """Which of the backends ``wanted`` take these inputs here."""
-    found = []
+def available_backends(shape: Shape, device: str, wanted: Sequence[str]) -> list[str]:
+    """Which of the backends ``wanted`` take such inputs here; of FlexAttention that is not known before it is timed."""
+    found = [FLEX] if FLEX in wanted else []
+    tensors = inputs.draw(shape, 0, device)
     for name in wanted:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings(), backend(name):
             warnings.simplefilter("ignore")  # PyTorch warns about each reason why a backend does not apply
-            sdpa(q, k, v, mask=mask)
-            if q.is_cuda:
-                torch.cuda.synchronize()
-            found.append(name)
+            if name != FLEX:
+                rival(name, shape, device)(*tensors)
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                found.append(name)
     return found

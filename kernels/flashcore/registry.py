@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flashcore.errors import UsageError, nearest
+from flashcore.ladder import NAMED
 from flashcore.variant import Constraint, Parameter, Variant
 
 CSRC = Path(__file__).resolve().parent / "csrc"
@@ -28,7 +29,8 @@ _CHOSEN_BY_SHAPE = {
 }  # fmt: skip
 _MASKED = ("32x16x64,2,2ptm", "64x16x64,1,2tm", "128x32x64,1,2tm")
 _FOR_128 = ("32x16x64,4,1s", "64x16x64,2,1s", "64x16x64,1,2pt", "128x32x64,1,2tq", "32x16x64,2,1sm", "64x16x64,1,2ptm")
-_AROUND_96 = ("32x16x32,2,2pt", "64x16x48,1,2pt", "128x32x32,1,2pt", "128x32x48,1,2pt", "64x16x64,1,2ptm")
+_FOR_80 = ("32x16x32,2,2pt", "64x16x48,1,2pt", "128x32x32,1,2pt", "128x32x48,1,2pt", "64x16x64,1,2ptm")
+_FOR_96 = (*_FOR_80[:3], "128x32x64,1,1tq", _FOR_80[4])
 _FOR_256 = ("32x16x32,2,1q", "64x16x64,1,1q", "128x16x32,1,1q")
 _TYPES = ("float16", "bfloat16")
 _FLAGSHIP_TILINGS = {
@@ -41,7 +43,7 @@ _FLAGSHIP_TILINGS = {
         "16x16x32,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt",
         "80x16x64,2,2pst", *_MASKED,
     ),
-    **{(dtype, 80): _AROUND_96 for dtype in _TYPES}, **{(dtype, 96): _AROUND_96 for dtype in _TYPES},
+    **{(dtype, 80): _FOR_80 for dtype in _TYPES}, **{(dtype, 96): _FOR_96 for dtype in _TYPES},
     **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},
 }  # fmt: skip
 _EXTENDED_TILINGS = {
@@ -203,12 +205,9 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> (c["PIPELINED"] and c["WARP_ROWS"] == 16),
                 ),
                 Constraint(
-                    "a block of 512 threads has 128 registers for each, of 640 it has 96: beyond 256 threads, "
-                    "WARP_ROWS * TILE_N <= 1024; beyond 512, 512 and SHARED_Q",
+                    "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",
                     lambda c: (
-                        _flagship_warps(c) <= 8
-                        or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
-                        or (_flagship_warps(c) <= 20 and c["WARP_ROWS"] * c["TILE_N"] <= 512 * c["SHARED_Q"])
+                        _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
                     ),
                 ),
                 Constraint(
@@ -225,10 +224,13 @@ VARIANTS: dict[str, Variant] = {
                     "the rings must fit 227 KB of shared memory",
                     lambda c: (
                         2 * c["HEAD_DIM"] * c["TILE_M"]
-                        + c["WARPS_KV"]
-                        * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * max(c["STAGES"] * c["TILE_N"], c["TILE_M"]))
+                        + c["WARPS_KV"] * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * c["STAGES"] * c["TILE_N"])
                         <= 227 * 1024
                     ),
+                ),
+                Constraint(
+                    "a group's results must fit in the memory of its keys: TILE_M <= STAGES * TILE_N",
+                    lambda c: c["WARPS_KV"] == 1 or c["TILE_M"] <= c["STAGES"] * c["TILE_N"],
                 ),
                 Constraint(
                     "MIN_BLOCKS needs at least 128 registers per thread",
@@ -270,6 +272,7 @@ VARIANTS: dict[str, Variant] = {
             lower_right=(64, 128),
             masks=(64, 128),
             scores=True,
+            window=True,
             packed=True,
             libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # cp.async copies 16 bytes at a time
@@ -294,6 +297,7 @@ VARIANTS: dict[str, Variant] = {
             },
             grouped_heads=True,
             lower_right=(64, 128),
+            window=True,
             libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
         ),
@@ -309,6 +313,7 @@ VARIANTS: dict[str, Variant] = {
             chooses=True,
             grouped_heads=True,
             lower_right=(64, 128),
+            window=True,
             pages=True,
             libraries=((1 + 2, 4),),  # as the source tells them apart: by type
             alignment=16,  # rows are read 16 bytes at a time
@@ -360,8 +365,12 @@ DEFAULTS = {"cuda": "baseline", "cpu": "cpu"}
 
 
 def split(label: str) -> tuple[str, list[str]]:
-    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the name, and the settings as ``--set`` takes them."""
+    """``stage5:NUM_PRODUCER_WARPS=2+TILE_M=64`` -> the variant's name, and the settings as ``--set`` takes them; of a
+    rung's name (:mod:`flashcore.ladder`) those that make it come first."""
     name, _, settings = label.partition(":")
+    if name in NAMED:
+        name, _, own = NAMED[name].label.partition(":")
+        settings = f"{own}+{settings}"
     return name, [part for part in settings.split("+") if part]
 
 
@@ -377,6 +386,6 @@ def find(name: str, device: Callable[[], str]) -> Variant:
         raise UsageError(
             f"this source tree has no kernel variant {name!r}",
             cause=f"kernels/flashcore/registry.py lists {len(VARIANTS)} variants, without this one",
-            hint=nearest(name, ["auto", *VARIANTS]),
+            hint=nearest(name, ["auto", *VARIANTS, *NAMED]),
         )
     return VARIANTS[name]

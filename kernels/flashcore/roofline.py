@@ -1,7 +1,7 @@
 """The least time a shape can take on this GPU, by its measured ceilings (:mod:`flashcore.peaks`).
 
 =======  ===========================================================================================================
-tensor   4 B H S S_kv D floating point operations at the rate of ``mma.sync`` with FP32 sums; fewer with a window
+tensor   4 B H S S_kv D floating point operations at the rate of ``mma.sync`` with FP32 sums, where all keys are seen
 exp2     B H S S_kv of them; likewise
 memory   Q, K and V read (and, if caches are warm, O written) once: cold at the rate of DRAM, else at that of the L2
          cache if all four fit there. Cold, what is written may stay in the cache, and is not counted.
@@ -58,11 +58,10 @@ def floors(shape: Shape, mode: str, ceilings: Mapping[str, float]) -> dict[str, 
     scores = shape.scores
     if mode == "wall":
         return {"arithmetic": 4 * scores * shape.D / ceilings["matmul_tflops"] * 1e-6}
-    traffic, rate = float(shape.tensor_bytes), ceilings["dram_copy_gbps"]
-    if mode == "cold":
-        traffic = float(shape.input_bytes)
-    elif shape.tensor_bytes <= ceilings["l2_bytes"]:
-        rate = ceilings["l2_copy_gbps"]
+    traffic, rate = float(shape.input_bytes), ceilings["dram_copy_gbps"]
+    if mode != "cold":
+        traffic += 2 * shape.B * shape.H * shape.S * shape.D
+        rate = ceilings["l2_copy_gbps" if traffic <= ceilings["l2_bytes"] else "dram_copy_gbps"]
     return {
         "tensor": 4 * scores * shape.D / ceilings["mma_f32_tflops"] * 1e-6,
         "exp2": scores / ceilings["exp2_gops"] * 1e-3,

@@ -24,8 +24,9 @@ from flashcore import audit, check, inputs, reference, timing
 from flashcore.apart import Code
 from flashcore.build import Built
 from flashcore.errors import FlashcoreError
-from flashcore.extras import LOWER_RIGHT, Scores
+from flashcore.extras import Scores, asked
 from flashcore.launch import Kernel
+from flashcore.shapes import Shape
 from flashcore.variant import Variant
 
 GO = b"go "
@@ -129,28 +130,27 @@ class Served:
     def _do_call(self, subject: int, tensors: dict[str, Any], options: dict[str, Any]) -> None:
         given = {name: self._tensor(*one) for name, one in tensors.items()}
         q, slopes = given["q"], given.pop("slopes", None)
-        call: Any = self._subjects[subject]
         if "window" in options:
-            scores = Scores(tuple(options.pop("window")), options.pop("softcap"), slopes)
-            call = functools.partial(call.extended, (scores,))
-        call(given.pop("q"), given.pop("k"), given.pop("v"), **given, **options)
+            options["scores"] = Scores(tuple(options.pop("window")), options.pop("softcap"), slopes)
+        call = asked(self._subjects[subject], options)
+        call(given.pop("q"), given.pop("k"), given.pop("v"), **given)
         _synchronize(q)
 
     def _do_plan(
-        self, number: int, subject: int, mode: str, sets: list[Any], call_us: float, shift: int, window: int | None
+        self, number: int, subject: int, mode: str, sets: list[Any], call_us: float, shift: int, shape: dict[str, Any]
     ) -> dict[str, Any]:
         """``sets`` will be worked on together, each time that ``go`` names this ``number``."""
         self._plans.pop(number, None)
         runs, made = self._subjects[subject], [tuple(self._tensor(*one) for one in each) for each in sets]
+        whole, device = Shape(**shape), made[0][0].device.type
         if isinstance(runs, str):
             with reference.backend(runs):
-                theirs = functools.partial(reference.sdpa, mask=reference.windowed(*made[0][:3], window))
+                theirs = reference.rival(runs, whole, device)
                 plan, timer = _planned(theirs, mode, made, call_us, shift, gives=False)
             self._plans[number] = functools.partial(_in_backend, runs, plan), timer
         else:
-            if window is not None:
-                runs = functools.partial(runs.extended, (Scores((window, 0)),), causal=LOWER_RIGHT)
-            plan, timer = _planned(runs, mode, made, call_us, shift, gives=True)
+            call = asked(runs, inputs.options(whole, device))
+            plan, timer = _planned(call, mode, made, call_us, shift, gives=True)
             self._plans[number] = plan, timer
         graphs = timer.graphs if isinstance(timer, timing.Graph) else 1
         return {"launches": timer.launches if timer is not None else len(sets), "graphs": graphs}

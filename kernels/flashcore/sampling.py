@@ -62,7 +62,7 @@ class Sets:
         self.groups, self._count, self._sizes = list(groups), sum(groups), sizes
         #: Of q, k and v in the bytes of a set; and those of a set, and of an output.
         self._starts, self._each, self._out = [0, places[0], sum(places[:2])], sum(places[:3]), places[3]
-        self.window = shape.window
+        self.shape = shape
         self.memory = Memory(self._count * (self._each + 2 * self._out), device)
         self._pool, self._filled = _pool(device), set[int]()
 
@@ -156,7 +156,7 @@ class Timer:
             _chance.shuffle(self._order)
         sets = [source.sets.described(number, side) for number in self._order]
         reply = self._runner.ask("plan", number=self.plan, subject=source.subject.number, mode=mode, sets=sets,
-                                 call_us=source.call_us, shift=shift, window=source.sets.window)  # fmt: skip
+                                 call_us=source.call_us, shift=shift, shape=source.sets.shape.as_dict())  # fmt: skip
         self.launches, self._graphs = max(1, reply.number("launches")), max(1, reply.number("graphs"))
         self._wall, self._cold = mode == "wall", mode == "cold"
 

@@ -36,8 +36,8 @@ from flashcore.shapes import Shape
 
 #: What the other process must know of a variant in order to launch it.
 OF_A_LAUNCH = (
-    "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "lower_right", "masks", "scores", "packed",
-    "pages", "alignment", "told", "eight_bits",
+    "name", "device", "dtypes", "head_dims", "causal", "grouped_heads", "lower_right", "masks", "scores", "window",
+    "packed", "pages", "alignment", "told", "eight_bits",
 )  # fmt: skip
 #: An empty request takes no longer than this, whatever was measured: it is taken off each sample.
 MAX_EMPTY_US, EMPTIES = 200.0, 101

@@ -8,17 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashcore import agreement, registry, roofline
+from flashcore.ladder import BUILDS_ON, IDEAS
 from flashcore.shapes import Shape
 
-#: Which variant each one builds on, in the order of the ladder. A step up that is slower is a negative result.
-BUILDS_ON = {
-    "baseline": None,
-    "wmma": "baseline",
-    "stage2": "wmma",
-    "fused": "wmma",
-    "stage5": "fused",
-    "flagship": "fused",
-}
 BACKENDS = {"sdpa-flash": "FA2", "sdpa-cudnn": "cuDNN", "sdpa-efficient": "efficient", "sdpa-math": "math"}
 MISSION = "mission"
 ARCH = "sm_89"
@@ -86,8 +78,8 @@ class Evidence:
         order = list(BUILDS_ON)
 
         def rank(label: str) -> tuple[int, str]:
-            name = registry.split(label)[0]
-            return (order.index(name) if name in order else len(order), label)
+            known = next((one for one in (label, registry.split(label)[0]) if one in order), None)
+            return (order.index(known) if known else len(order), label)
 
         return sorted({*self.benches, *self.checks}, key=rank)
 
@@ -265,7 +257,7 @@ def _negative(found: Evidence) -> str:
     lines = []
     for label in found.labels():
         name = registry.split(label)[0]
-        below = name if ":" in label and name in found.benches else BUILDS_ON.get(name)
+        below = BUILDS_ON.get(label) or (name if ":" in label and name in found.benches else BUILDS_ON.get(name))
         for shape in _hot_names(found, label):
             ours, theirs = found.p50(label, shape), found.p50(below, shape) if below else None
             if ours and theirs and ours > 1.01 * theirs:
@@ -303,7 +295,7 @@ def _work(shape: dict[str, Any]) -> tuple[int, int]:
 def _summary(label: str) -> str:
     name, settings = registry.split(label)
     variant = registry.VARIANTS.get(name)
-    return _text(", ".join(settings) if settings else variant.summary if variant else "")
+    return _text(IDEAS.get(label) or ", ".join(settings) if settings else variant.summary if variant else "")
 
 
 def _profiled(found: Evidence, label: str, shape: str) -> dict[str, Any]:

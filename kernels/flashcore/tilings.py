@@ -29,7 +29,7 @@ from typing import Any
 
 from flashcore import shapes
 from flashcore.errors import FlashcoreError, UsageError
-from flashcore.registry import VARIANTS
+from flashcore.registry import VARIANTS, split
 from flashcore.shapes import Shape
 from flashcore.toolchain import TARGET_GPU, Gpu
 from flashcore.variant import Configuration, Variant
@@ -172,7 +172,7 @@ def adopted(given: Mapping[str, Any]) -> list[Row]:
         UsageError: they are none.
     """
     try:
-        variant = VARIANTS[str(given["env"]["VARIANT"]).split(":")[0]]
+        variant = VARIANTS[split(str(given["env"]["VARIANT"]))[0]]
         known = {row.gpu.name: row.gpu.sms for row in load()}
         rows = []
         for entry in given["rows"]:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:  # torch is not needed to build
     from flashcore.launch import Kernel
 
 
+def _takes(variant: Variant, what: str, D: int) -> bool:
+    """A shape's ``window``, ``mask`` or ``sequences``."""
+    takes = {"window": variant.window, "mask": D in variant.masks, "sequences": variant.packed}
+    return D in variant.head_dims and takes[what]
+
+
 class Tuned:
     def __init__(
         self,
@@ -46,13 +52,19 @@ class Tuned:
         self._kernels: dict[tuple[int, ...], Kernel] = {}
 
     def choice(self, shape: Shape) -> tilings.Choice:
-        """Raises UsageError: the variant does not take so few heads of keys."""
+        """Raises UsageError: the variant does not take so few heads of keys, or what else the shape asks for."""
         if shape.H_kv is not None and not self.variant.grouped_heads:
             takers = ", ".join(v.name for v in VARIANTS.values() if v.grouped_heads)
             raise UsageError(
                 f"{self.variant.name} takes as many heads of keys as of queries, not {shape}",
                 hint=f"these do: {takers}",
             )
+        for what in ("window", "mask", "sequences"):
+            if getattr(shape, what) is not None and not _takes(self.variant, what, shape.D):
+                raise UsageError(
+                    f"{self.variant.name} takes no {what} at D = {shape.D}: {shape}",
+                    hint="these do: " + ", ".join(v.name for v in VARIANTS.values() if _takes(v, what, shape.D)),
+                )
         if self._overrides is not None:
             return tilings.Choice(self.variant.configure(self._overrides), "as set")
         return tilings.choose(self.variant, shape, toolchain.gpu())
@@ -99,8 +111,9 @@ class Tuned:
         return self.for_shape(Shape.of(q.shape, k.shape))(q, k, v, **options)
 
     def _build(self, configuration: Configuration, shapes: Iterable[Shape] | None = None) -> build.Built:
-        """Of a variant that is several libraries, those for ``shapes`` without a mask (None: all)."""
-        needed = None if shapes is None else frozenset(self.variant.library_of(shape.D, False) for shape in shapes)
+        """Of a variant that is several libraries, those for ``shapes`` (None: all)."""
+        library_of = self.variant.library_of
+        needed = None if shapes is None else frozenset(library_of(s.D, s.mask is not None) for s in shapes)
         key = tuple(configuration.values()), needed
         if key not in self._built:
             self._built[key] = build.build(

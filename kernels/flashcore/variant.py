@@ -47,6 +47,7 @@ class Variant:
     lower_right: tuple[int, ...] = ()  # head dimensions of which it takes a causal mask to the lower right corner
     masks: tuple[int, ...] = ()  # head dimensions of which it takes a boolean mask
     scores: bool = False  # takes flashcore.extras.Scores
+    window: bool = False  # takes those that only hide all but the keys up to a query's place in the lower right corner
     packed: bool = False  # takes sequences of different lengths one behind the other
     pages: bool = False  # takes keys and values in pages
     alignment: int = 2  # bytes that pointers and row starts must be a multiple of

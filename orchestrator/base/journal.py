@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -190,6 +191,14 @@ class OwnerLock:
             raise
         return cls(fd)
 
+    @classmethod
+    def within(cls, path: Path, seconds: float) -> OwnerLock | None:
+        """The same; None if another process still has it after ``seconds``."""
+        limit = time.monotonic() + seconds
+        while (lock := cls.take(path, time.time())) is None and time.monotonic() < limit:
+            time.sleep(0.005)
+        return lock
+
     @staticmethod
     def is_taken(path: Path) -> bool:
         """Whether a process owns ``path``; False if the file is gone. Asks with a shared lock: two that ask at the same
@@ -216,13 +225,13 @@ class OwnerLock:
             self._fd = None
 
 
-def owner_of(path: Path) -> dict[str, Any] | None:
-    """The pid, host and start time that the lock's owner has written to ``path``, for messages; None if unreadable."""
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, as of a lock's owner: its pid, host and start time. None: there is none."""
     try:
-        owner = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return None
-    return owner if isinstance(owner, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _is_still(path: Path, fd: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import secrets
 import shutil
 import tempfile
@@ -12,9 +11,10 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from orchestrator.base.errors import ConflictError
+from orchestrator.base.journal import OwnerLock
 from orchestrator.emulator import guest, power, state
 from orchestrator.emulator.clock import EmulatedClock, Timeline, parse_timestamp
 from orchestrator.emulator.guest import end_orphan
@@ -163,7 +163,7 @@ class Emulator:
         # Made by start(): an emulator that never starts leaves nothing behind.
         self._folder = state or Path(tempfile.gettempdir()) / f"fcctl-emulator-{secrets.token_hex(8)}"
         self._port = port
-        self._lock_file: IO[str] | None = None
+        self._owned: OwnerLock | None = None
         self._server: Server | None = None
         self._fresh_secret = fresh_secret
         self._asked = time.monotonic()
@@ -320,27 +320,17 @@ class Emulator:
         state.save(self.world, self._folder, self._secret)
 
     def _lock(self) -> None:
-        self._lock_file = (self._folder / "lock").open("a")
-        limit = time.monotonic() + _LOOKERS_S
-        while True:
-            try:
-                return fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if time.monotonic() < limit:
-                    time.sleep(0.01)
-                    continue
-                self._lock_file.close()
-                raise ConflictError(
-                    f"another emulator uses {self._folder}",
-                    hint="stop that emulator, or choose another folder: --state DIR",
-                ) from None
+        self._owned = OwnerLock.within(self._folder / "lock", _LOOKERS_S)
+        if self._owned is None:
+            raise ConflictError(
+                f"another emulator uses {self._folder}",
+                hint="stop that emulator, or choose another folder: --state DIR",
+            )
 
     def _remove_if_temporary(self) -> None:
         if self._temporary:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _unlock(self) -> None:
-        if self._lock_file is not None:
-            with contextlib.suppress(OSError):
-                self._lock_file.close()
-            self._lock_file = None
+        if self._owned is not None:
+            self._owned.release()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base import run_id as ids
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, user_folder, write_atomic
-from orchestrator.base.journal import FileJournal, OwnerLock
+from orchestrator.base.journal import FileJournal, OwnerLock, read_object
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -116,14 +116,14 @@ class SessionFiles:
             return OwnerLock.is_taken(path)
 
     def plan_of(self, session_id: str) -> dict[str, Any] | None:
-        return _object(self._folder / session_id / PLAN)
+        return read_object(self._folder / session_id / PLAN)
 
     def journal_of(self, session_id: str) -> list[JournalEntry]:
         return FileJournal(self._folder / session_id / JOURNAL, self._clock).entries()
 
     def ends(self) -> Iterator[dict[str, Any]]:
         """The records of how closed sessions ended, oldest first."""
-        ends = (_object(self._folder / name / END) for name in self._ids())
+        ends = (read_object(self._folder / name / END) for name in self._ids())
         return (end for end in ends if end is not None)
 
     def abroad(self) -> list[tuple[SessionFiles, str]]:
@@ -166,11 +166,3 @@ class SessionFiles:
         if not self._folder.is_dir():
             return []
         return sorted(path.name for path in self._folder.iterdir() if ids.is_valid(path.name))
-
-
-def _object(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -148,14 +148,12 @@ class Sandbox:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         """Serializes starting and stopping; the other commands wait."""
-        limit = time.monotonic() + _START_LIMIT_S
-        while (lock := OwnerLock.take(self.folder / "start.lock", time.time())) is None:
-            if time.monotonic() > limit:
-                raise CloudError(
-                    "another command has been starting the sandbox for two minutes",
-                    hint="stop it: fcctl emulator --stop; then run the command again",
-                )
-            time.sleep(_POLL_S)
+        lock = OwnerLock.within(self.folder / "start.lock", _START_LIMIT_S)
+        if lock is None:
+            raise CloudError(
+                "another command has been starting the sandbox for two minutes",
+                hint="stop it: fcctl emulator --stop; then run the command again",
+            )
         try:
             # One that a killed command started writes its record in a moment.
             _wait(lambda: not self._locked() or self._record() is not None)

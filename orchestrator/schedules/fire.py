@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -291,11 +290,9 @@ class FiringRecords:
 
     @contextmanager
     def _held(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
-        path, limit = self._folder / f"{name}.lock", time.monotonic() + patience_s
         with disk_errors("lock the schedules", self._folder):
             make_folders(self._folder)
-            while (lock := OwnerLock.take(path, 0.0)) is None and time.monotonic() < limit:
-                time.sleep(0.01)
+            lock = OwnerLock.within(self._folder / f"{name}.lock", patience_s)
         try:
             yield lock is not None
         finally:

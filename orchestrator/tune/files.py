@@ -24,14 +24,8 @@ class TuneFiles:
 
     def names(self) -> list[str]:
         """Every name of a search, sorted, also of invalid files."""
-        names = {path.stem for path in self.files()}
-        for path in self.files():
-            try:
-                search = self.read(path)
-            except (InvalidSearch, NotFoundError):
-                continue
-            names.update(search.variants[1] if search.variants else ())
-        return sorted(names)
+        variants = (search.variants[1] for search in self.readable() if search.variants)
+        return sorted({path.stem for path in self.files()}.union(*variants))
 
     def get(self, name: str, space: Path | None = None) -> Search:
         """The search or variant ``name``, with the space of another file, if given. Raises NotFoundError: there is
@@ -75,7 +69,7 @@ class TuneFiles:
         for path in self.files():
             try:
                 yield self.read(path)
-            except InvalidSearch:
+            except (InvalidSearch, NotFoundError):  # it was just deleted
                 continue
 
     def _sheet(self, path: Path) -> SearchFile:

@@ -22,6 +22,9 @@ _LIBRARY_MAIN = re.compile(
     r"|^(?:TYPED_)?TEST(?:_F|_P)?\(",
     re.MULTILINE,
 )
+#: An argument of argparse that is no option, and what makes it one that may be left out.
+_POSITIONAL = re.compile(r"""\.add_argument\(\s*["'][^-"'][^)]*\)""")
+_MAY_BE_ABSENT = re.compile(r"""nargs\s*=\s*["'][?*]""")
 PLACEHOLDER = "ARGUMENTS"
 
 
@@ -40,6 +43,14 @@ def arguments(sources: Iterable[str]) -> str:
     own = [text for text in texts if MAIN.search(text)]
     alone = not any(_needs_arguments(text) for text in own) if own else any(map(_LIBRARY_MAIN.search, texts))
     return "" if alone else next(filter(None, map(_usage, texts)), PLACEHOLDER)
+
+
+def script_needs_arguments(text: str) -> bool:
+    """Whether a Python script of this text does not run without arguments."""
+    positional = (found[0] for found in _POSITIONAL.finditer(text))
+    if "required=True" in text or not all(map(_MAY_BE_ABSENT.search, positional)):
+        return True
+    return "sys.argv[1]" in text and "len(sys.argv)" not in text
 
 
 def _needs_arguments(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.workspace import architectures
@@ -43,24 +43,17 @@ def job_text(findings: Findings, job: str, place: str | None = None) -> str:
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
-job: {_text(job)}
+job: "{job}"
 title: {_title(steps)}
 
 steps:
 """
+    others += findings.others
     rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
     if findings.programs and not any(step.id in ("run", "bench") for step in steps):
         programs = _step_text(replace(_run_programs(findings), notes=()))
         rest += "\n# They need arguments: uncomment, and write them.\n" + textwrap.indent(programs, "# ")
     return head + "\n".join(_step_text(step) for step in steps) + rest
-
-
-def _text(name: str) -> str:
-    """``name`` for YAML, which reads ``01``, ``1e5`` and ``on`` as no text."""
-    return name if name[0].isalpha() and name not in _NO_TEXT else f'"{name}"'
-
-
-_NO_TEXT = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 
 
 #: The order of the steps, by their ids; and what a script is for, by a part of its name.
@@ -69,13 +62,13 @@ _PURPOSES = {"build": "build", "compile": "build", "test": "test", "check": "tes
              "ncu": "profile"}  # fmt: skip
 
 
-def _with_scripts(steps: list[_Step], scripts: tuple[tuple[str, bool], ...]) -> tuple[list[_Step], list[str]]:
+def _with_scripts(steps: list[_Step], scripts: tuple[str, ...]) -> tuple[list[_Step], list[str]]:
     """The steps with those that only a shell script has; and the scripts that are in none."""
     added: dict[str, _Step] = {}
     others = []
-    for script, works_here in scripts:
+    for script in scripts:
         name = script.rpartition("/")[2]
-        purpose = next((step for part, step in _PURPOSES.items() if part in name), "") if works_here else ""
+        purpose = next((step for part, step in _PURPOSES.items() if part in name), "")
         if not purpose or purpose in added or any(step.id == purpose for step in steps):
             others.append(script)
         elif purpose == "bench":
@@ -100,18 +93,12 @@ def _steps(findings: Findings) -> list[_Step]:
         return _cmake_steps(findings)
     if findings.python_build:
         return _python_steps(findings)
-    options = [f"-I{folder}" for folder in findings.include_folders]
-    if programs := findings.cuda_programs:
-        lines = {name: f"{_NVCC} -o {built(name)} {shlex.join([*options, *words])}" for name, words in programs}
-        scripts = _python_steps(findings) if findings.gpu_scripts else []
+    if findings.compiled:
+        lines = {source: f"{_NVCC} {shlex.join(words)}" for source, words in findings.compiled}
+        scripts = _python_steps(replace(findings, requirements=False)) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
-    if findings.gpu_scripts:
-        return _python_steps(findings)
-    if findings.cuda_sources:
-        sources = findings.cuda_sources
-        return [_nvcc({n: f"{_NVCC} {shlex.join([*options, '-c', n])} -o {built(n, '.o')}" for n in sources})]
-    if findings.python_tests or findings.python_bench:
+    if findings.gpu_scripts or findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
 
@@ -129,21 +116,13 @@ def _logged(run: str) -> str:
     return f'{run} 2>&1 | tee "{_BUILD_LOG}"'
 
 
-def _each(commands: dict[str, str]) -> list[str]:
-    """Each of the commands, by name, whichever fails; then the step fails, and says which did."""
-    if len(commands) < 2:
-        return list(commands.values())
-    lines = [f"{command} || failed+={shlex.quote(f' {name}')}" for name, command in commands.items()]
-    return ["failed=", *lines, '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }']
-
-
-def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
-    keep_going = _run_alone(findings)
+def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *, keep_going: bool = False) -> _Step:
+    began = f"touch {_BEGAN}\n" * findings.unnamed_programs
     if not findings.uses_nvcc:
-        return _Step("build", run, "10m", comment, needs=tools, keep_going=keep_going)
+        return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        architectures.commands(findings.rewritten) + _logged(run),
+        began + architectures.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -155,6 +134,8 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
     )
 
 
+#: The lines of make and ninja that name what failed.
+_WHICH = f' || {{ grep -E "^FAILED: |[*]{{3}} .*Error" "{_BUILD_LOG}"; exit 1; }}'
 _RESOURCE_GATES = (
     "gates:                     # uncomment: the build fails above these limits",
     "  - max(build.kernels[*].registers) <= 128",
@@ -173,13 +154,13 @@ def make_target(targets: tuple[str, ...], goal: str) -> str:
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     variables = "".join(f' {name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    keep = "-k " * _run_alone(findings)
-    line = f"make {keep}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
-    build = _build(findings, line, "", ("make",))
+    more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
+    keep_going = not more and _run_alone(findings)
+    line = f"make {'-k ' * keep_going}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    build = _build(findings, line, "", ("make",), keep_going=keep_going)
     before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
     steps = [replace(build, run="\n".join([*before, build.run]))]
-    more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
     steps += more if any(step.id != "test" for step in more) else [*more, *_run_those_that_can(findings)]
     if findings.make_python:
         return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
@@ -241,9 +222,10 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 
 def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    keep = "MAKEFLAGS=-k " * _run_alone(findings)
-    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\n{keep}cmake --build build --parallel 4"
-    steps = [_build(findings, configure, "", ("cmake",))]
+    keep_going = not findings.cmake_tests and _run_alone(findings)
+    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\n"
+    line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
+    steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         steps.append(_test(run, (("junit", _JUNIT),), _TESTED))
@@ -252,30 +234,33 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
 
 def _run_those_that_can(findings: Findings) -> list[_Step]:
     """Runs the programs that the build makes, if one of them needs no arguments."""
+    if findings.unnamed_programs:
+        names = " ".join(f"! -name {shlex.quote(name)}" for name in findings.not_run)
+        lines = [f"{_BUILT} {names} | sort)", _TRY, _TRY_BUILT, _FAILED]
+        return [replace(_run("\n".join(lines)), gpu=findings.programs_use_gpu)]
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
 
 def _run_alone(findings: Findings) -> bool:
     """Whether the build makes several programs that run without arguments: one is of use without the others."""
-    return sum(not program.arguments for program in findings.programs) > 1
+    return findings.unnamed_programs or sum(not program.arguments for program in findings.programs) > 1
 
 
-def _titled(name: str, command: str) -> str:
-    """Prints the name first: figures of one name in two programs are apart then."""
-    return f"echo {shlex.quote(f'==> {name} <==')}; {command}"
-
-
-def _each_titled(commands: dict[str, str]) -> str:
-    several = len(commands) > 1
-    return "\n".join(_each({n: _titled(n, command) if several else command for n, command in commands.items()}))
+def _commands(commands: list[str], others: Sequence[str] = ()) -> str:
+    """Runs each of several, whichever fails, below its name: figures of one name in two programs are apart then. The
+    ``others`` are comments."""
+    if len(commands) + len(others) < 2:
+        return "\n".join(commands)
+    lines = [f"try {shlex.quote(command)}" for command in commands]
+    lines += [f"# try {shlex.quote(command)}" for command in others]
+    return "\n".join([_TRY, *lines, _FAILED])
 
 
 def _run_programs(findings: Findings) -> _Step:
     """Those that need arguments are comments, unless all do."""
-    programs = {program.command: f"{program.command} {program.arguments}".rstrip() for program in findings.programs}
-    alone = {p.command: p.command for p in findings.programs if not p.arguments} or programs
-    others = [f"# {_titled(n, command)}\n" for n, command in programs.items() if n not in alone]
-    run = _run("".join(others) + _each_titled(alone), "bench" if findings.prints_times else "run")
+    alone = [program.command for program in findings.programs if not program.arguments]
+    others = [f"{program.command} {program.arguments}" for program in findings.programs if program.arguments]
+    run = _run(_commands(alone, others) if alone else _commands(others), "bench" if findings.prints_times else "run")
     return replace(run, gpu=findings.programs_use_gpu)
 
 
@@ -290,28 +275,26 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
     elif findings.python_build == "setup.py":
         steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
-    elif findings.python_build:
-        more = " pytest" if findings.python_tests else ""
-        pip = "build/venv/bin/python -m pip install"
-        line = (
-            "fcctl-host venv build/venv\n"
-            f"{pip} .{more} ||\n  {pip} --no-build-isolation --no-deps .   # if no package index is reachable"
-        )
-        steps.append(_build(findings, line, _VENV, ()))
-        python = "build/venv/bin/python"
+    elif findings.python_build or findings.requirements:
+        python, more = "build/venv/bin/python", " pytest" if findings.python_tests else ""
+        pip = f"{python} -m pip install"
+        line = f"fcctl-host venv build/venv\n{pip} -r requirements.txt{more}"
+        if findings.python_build:
+            offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
+            line = f"fcctl-host venv build/venv\n{pip} .{more} ||\n  {offline}"
+        steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""
         steps.append(_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
-        commands = [f"{python} {shlex.quote(name)}" for name in scripts]
-        run = _each_titled(dict(zip(commands, commands, strict=True)))
+        run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
         path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place
         bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
-    if not findings.python_build:
+    if not steps[0].comment:
         steps[0] = replace(steps[0], comment=_PYTHON)
     return steps
 
@@ -332,16 +315,23 @@ _PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torc
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 
-def built(source: str, ending: str = "") -> str:
-    """Where ``source`` is compiled to, quoted for a shell."""
-    return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
+_TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
+#: The programs that the build made, whatever their names.
+_BEGAN = ".build-began"
+_BUILT = f'built=$(find . -type f -perm -u+x -newer {_BEGAN} ! -path "*/CMakeFiles/*" ! -name "*.so*"'
+_TRY_BUILT = 'while IFS= read -r program <&3; do [ -z "$program" ] || try "$(printf %q "$program")"; done 3<<<"$built"'
+_FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
 
 
 def _nvcc(commands: dict[str, str]) -> _Step:
-    """By what they compile."""
+    """By what they compile, each whichever fails."""
+    lines = list(commands.values())
+    if len(commands) > 1:
+        lines = [f"{command} || failed+={shlex.quote(f' {name}')}" for name, command in commands.items()]
+        lines = ["failed=", *lines, _FAILED]
     return _Step(
         "build",
-        "mkdir -p build\n" + _logged("\n".join(_each(commands))),
+        "mkdir -p build\n" + _logged("\n".join(lines)),
         "10m",
         "FCCTL_CUDA_ARCH is the target's GPU (89 without a GPU): compiling needs no GPU.",
         needs=("nvcc",),

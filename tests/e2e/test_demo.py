@@ -26,6 +26,7 @@ SHAPES = ("mission", "s64", "s128", "s256", "batch2")
 ONE_THREAD = '[targets.sandbox]\nenv = {OMP_NUM_THREADS = "1"}\n'
 pytestmark = [
     pytest.mark.full,
+    pytest.mark.first,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the kernels are compared with PyTorch"),
 ]
 

@@ -8,10 +8,15 @@ import sys
 
 import pytest
 
-from tests.mac_like.__main__ import ROOT, SAMPLE
+from tests.mac_like.__main__ import ROOT, SAMPLE, TESTS
+
+
+def test_what_it_runs_is_there() -> None:
+    assert [one for one in (*SAMPLE, *TESTS) if not (ROOT / one).exists()] == []
 
 
 @pytest.mark.full
+@pytest.mark.first
 def test_a_sample_passes_on_the_nearest_thing_to_a_mac() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     argv = [sys.executable, "-m", "tests.mac_like", "-n", "2", "-m", "not full", *SAMPLE]

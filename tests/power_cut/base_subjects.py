@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.base import files
 from orchestrator.base.clock import SystemClock
-from orchestrator.base.journal import FileJournal, OwnerLock, owner_of
+from orchestrator.base.journal import FileJournal, OwnerLock, read_object
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.connect import bootstrap
@@ -104,11 +104,11 @@ class Lock(Subject):
 
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         path = root / "lock"
-        owner_of(path)
+        read_object(path)
         lock = OwnerLock.take(path, 3.0)
         assert lock is not None
         assert OwnerLock.take(path, 4.0) is None
-        assert (owner_of(path) or {})["started"] == 3.0
+        assert (read_object(path) or {})["started"] == 3.0
         lock.release()
         assert self._take_while(path, Path.unlink) is None, "the lock of a file that nobody else would find"
         assert self._take_while(path, (root / "new").replace) is None, "the lock of a former file"

@@ -60,7 +60,7 @@ class Disk:
         self._numbers: dict[int, int] = {}  # of the real inodes that are reachable
         self._current: dict[int, dict[str, int]] = {}
         self._pending: list[list[Change]] = []
-        self._alone: Tree = {}
+        self._alone: dict[str, os.stat_result] = {}
         self.observe()
         for inode in self._inodes.values():  # what was there at the beginning is durable
             del inode.versions[:-1]
@@ -93,9 +93,7 @@ class Disk:
         for child in children:
             facts = child.stat(follow_symlinks=False)
             if child.name.startswith(self._apart):
-                self._alone[below + child.name] = Node(
-                    facts.st_mode, _content(child.path, facts.st_mode), -facts.st_ino
-                )
+                self._alone[below + child.name] = facts
                 continue
             names[child.name] = self._number(facts, reachable)
             if stat.S_ISDIR(facts.st_mode):
@@ -159,11 +157,15 @@ class Disk:
         kept = choices[:4] + (chance.sample(choices[4:], most - 4) if len(choices) > most else choices[4:])
         for _ in range(most - len(kept) if len(options) + len(names) > 3 else 0):
             kept.append((chance.choice(names), {n: chance.randrange(len(c)) for n, c in options.items()}))
+        alone = {
+            name: Node(facts.st_mode, _content(f"{self._root}/{name}", facts.st_mode), -facts.st_ino)
+            for name, facts in self._alone.items()
+        }
         for turn, (left, data) in enumerate(kept):
             tree: Tree = {}
             self._grow(0, "", left, {n: options[n][at] for n, at in data.items()}, tree)
             if turn % 2 == 0:
-                tree |= {name: node for name, node in self._alone.items() if name.rpartition("/")[0] in (*tree, "")}
+                tree |= {name: node for name, node in alone.items() if name.rpartition("/")[0] in (*tree, "")}
             yield tree
 
     def _names_left(self) -> list[frozenset[int]]:

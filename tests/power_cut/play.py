@@ -100,6 +100,8 @@ class Recorder:
     def _watched(self, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if only_reads(real.__name__, args):
+                return real(*args, **kwargs)
             self._observed("a buffered write")
             try:
                 return real(*args, **kwargs)
@@ -149,6 +151,12 @@ class Recorder:
         for tree in self._disk.crash_states(self._states, str(self.operations)):
             looks = tuple((name, node.mode, node.data) for name, node in tree.items())
             self.cuts.setdefault(hash((self._done, looks)), Cut(tree, self._done, after))
+
+
+def only_reads(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether it is a file that is opened for reading, which changes nothing."""
+    how = args[1] if name == "open" and len(args) > 1 else "r" if name == "open" else None
+    return not how & (os.O_ACCMODE | os.O_CREAT | os.O_TRUNC) if isinstance(how, int) else how in ("r", "rb")
 
 
 @contextmanager

@@ -28,8 +28,8 @@ FORKS = sys.platform != "darwin"
 OF_THE_FIRST = ("terminalreporter", "junitxml", "durations", "again")
 #: So long, in seconds, are the batches of tests that might be run apart: a worker need not ask after each.
 BATCH_S = 0.5
-#: Of a test that has not run here yet.
-UNKNOWN_S = 0.1
+#: Of a test that has not run here yet, and of one that is marked ``first``.
+UNKNOWN_S, FIRST_S = 0.1, 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +67,8 @@ def batches(items: Sequence[pytest.Item], seconds: Mapping[str, float], workers:
     took: list[float] = []
     latest: dict[str, int] = {}
     for number, item in enumerate(items):
-        group, needs = group_of(item), seconds.get(item.nodeid, UNKNOWN_S)
+        unknown = FIRST_S if item.get_closest_marker("first") else UNKNOWN_S
+        group, needs = group_of(item), seconds.get(item.nodeid, unknown)
         key = group or f"of {item.path}"
         at = latest.get(key)
         if at is None or (group is None and (took[at] + needs > BATCH_S or len(found[at]) == most)):

@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.support import workers
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,6 +128,18 @@ def test_each_test_runs_once_and_what_it_said_is_told(folder: Path) -> None:
     assert lines(folder / "made") == lines(folder / "gone") == lines(folder / "shared")[:1]
     first, second, third = lines(folder / "group")
     assert first == second != third
+
+
+def test_the_slowest_begin_first_and_groups_stay_whole() -> None:
+    def item(name: str, *marks: pytest.Mark) -> Any:
+        by_name = {mark.name: mark for mark in marks}
+        return SimpleNamespace(nodeid=name, path=Path(name.partition(":")[0]), get_closest_marker=by_name.get)
+
+    group, first = pytest.mark.group("one").mark, pytest.mark.first.mark
+    items = [item("a:1"), item("a:2", group), item("b:1", first), item("b:2", group), item("c:1"), item("c:2")]
+    known = {"a:1": 9.0, "a:2": 3.0, "b:2": 3.0, "c:1": 5.0, "c:2": 0.1}
+    assert list(workers.batches(items, known, workers=1)) == [[2], [0], [1, 3], [4], [5]]
+    assert list(workers.batches(items, {**known, "b:1": 0.2}, workers=1)) == [[0], [1, 3], [4], [2], [5]]
 
 
 @pytest.mark.full

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
-from flashcore import registry, shapes, space
+from flashcore import ladder, registry, shapes, space
 
 
 def run(options: argparse.Namespace) -> int:
@@ -20,6 +21,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"{'':<12} {p.name}: {values}   {p.meaning}")
         for constraint in variant.constraints:
             print(f"{'':<12} {constraint.text}")
+    for rung in ladder.RUNGS:
+        print(f"{rung.name:<12} rung  {rung.label}: {rung.idea}")
     print("shapes       " + "; ".join(f"{name} {shape}" for name, shape in shapes.SHAPES.items()))
     return 0
 
@@ -43,4 +46,5 @@ def _listed() -> dict[str, Any]:
         for v in registry.VARIANTS.values()
     ]
     named = {name: shape.as_dict() for name, shape in shapes.SHAPES.items()}
-    return {"schema_version": 1, "variants": variants, "shapes": named}
+    rungs = [asdict(rung) for rung in ladder.RUNGS]
+    return {"schema_version": 1, "variants": variants, "shapes": named, "ladder": rungs}

@@ -102,13 +102,12 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
   // Of pages, a warp's tiles are those of all warps of all splits in turn: where the first are is asked for before it is
   // known how many there are.
-  const int *const table = kPaged ? task.table + blockIdx.z * task.table_stride : nullptr;
   const int step = kPaged ? task.splits * WARPS : WARPS;
-  Pages<C> pages[C::kBuffers];
+  Table<C> table;
   if constexpr (kPaged) {
-#pragma unroll
-    for (int i = 0; i < C::kBuffers; ++i)
-      pages[i].find(table, task.page_shift, (split * WARPS + warp + i * step) * C::kKeys, task.S_kv);
+    table.pages = task.table + blockIdx.z * task.table_stride;
+    table.shift = task.page_shift, table.step = step, table.lane = lane, table.last = task.S_kv - 1;
+    table.now = table.find(split * WARPS + warp);
   }
   const int S_kv = kPaged ? min(task.lengths[blockIdx.z], task.S_kv) : task.S_kv;
   const int shift = kPaged ? S_kv - task.S_q : task.shift;
@@ -123,8 +122,11 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
     return head_at(base, stride, blockIdx.z, head) + static_cast<uint64_t>(query) * stride.row;
   };
   const int keys = seen_by(rows - 1), tiles = (keys + C::kKeys - 1) / C::kKeys;
-  const int share = kPaged ? tiles : task.causal ? (tiles + task.splits - 1) / task.splits : task.share;
-  const int from = kPaged ? split * WARPS : split * share;
+  const int first = max(0, seen_by(0) - task.width) / C::kKeys;  // tile that a row sees
+  const int share = kPaged ? tiles : task.causal ? (tiles - first + task.splits - 1) / task.splits : task.share;
+  const int from = first + (kPaged ? split * WARPS : split * share);
+  if constexpr (kPaged)
+    if (first > 0) table.now = table.find(from + warp);
   const Boxes<C> boxes = {dynamic_shared()};
   const unsigned tile = (blockIdx.z * gridDim.y + blockIdx.y) * task.row_tiles + row_tile;
   unsigned long long *const word = task.arrivals + tile;
@@ -164,8 +166,8 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned batch = kPaged ? 0 : blockIdx.z;
   const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
   const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};
-  attend<C>(state, task, k, v, table, pages, from + warp, step, kPaged ? tiles : min(tiles, from + share), keys, seen_by(0),
-            ends, lane, begin);
+  attend<C>(state, task, k, v, table, from + warp, step, kPaged ? tiles : min(tiles, from + share), keys, seen_by(0), ends,
+            lane, begin);
 
 #pragma unroll
   for (int h = 0; h < C::kHalves; ++h) {
@@ -197,10 +199,10 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   };
   if (task.splits == 1) return boxes.add_up(WARPS, rows, thread, store);
 
-  const uint64_t first = static_cast<uint64_t>(tile) * task.splits;
+  const uint64_t place = static_cast<uint64_t>(tile) * task.splits;  // of the row tile's results
   const int each = min(C::kRows, task.rows);
   boxes.add_up(WARPS, rows, thread, [&](int row, int column, const Partial<4> &x) {
-    const uint64_t at = (first + split) * each + row;
+    const uint64_t at = (place + split) * each + row;
     *reinterpret_cast<float4 *>(task.sums + at * C::kDim + column) = make_float4(x.out[0], x.out[1], x.out[2], x.out[3]);
     if (column == 0) task.states[at] = make_float2(x.base, x.sum);
   });
@@ -211,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
 #pragma unroll 1
   for (int item = warp; item < rows * parts; item += WARPS) {
     const int row = item / parts, part = item % parts;
-    const Partial<C::kOfLane> whole = gather<C>(task, first, each, row, part, parts, lane);
+    const Partial<C::kOfLane> whole = gather<C>(task, place, each, row, part, parts, lane);
     if (lane == 0) boxes.state(part, row) = make_float2(whole.base, whole.sum);
     float *to = boxes.out(part, row) + lane * C::kOfLane;
 #pragma unroll
@@ -276,6 +278,9 @@ bool taken(const flashcore_args &args) {
   if (!positive || !known || (args.H_kv && args.H % args.H_kv) || args.tiling < 0 || args.tiling > kMostSplits) return false;
   const bool paged = args.page_keys >= 16 && !(args.page_keys & (args.page_keys - 1));
   if (PAGED ? !paged || args.causal == 1 : args.page_keys != 0) return false;
+  // A window that ends at a query's own place in the lower right corner, and nothing else that changes scores.
+  const bool ends = args.causal == 2 || (!args.causal && args.window_right == 1);
+  if (args.softcap != 0.f || args.slopes || ((args.window_left || args.window_right) && !ends)) return false;
   return args.B <= kLimit && args.H <= kLimit && Work(args).rows <= INT32_MAX / kMostSplits;
 }
 
@@ -332,7 +337,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   task.rows = static_cast<int>(work.rows), task.sharing = work.sharing;
   task.row_tiles = static_cast<int>(work.tiles), task.share = static_cast<int>(share_of(work, plan.splits));
   task.S_kv = args->S_kv, task.splits = plan.splits;
-  task.causal = args->causal, task.shift = args->causal == 2 ? args->S_kv - args->S_q : 0;
+  task.causal = work.causal, task.shift = work.causal == 2 ? args->S_kv - args->S_q : 0, task.width = work.width;
   task.table = args->table, task.table_stride = args->table_stride, task.lengths = args->lengths, task.S_q = args->S_q;
   task.page_shift = __builtin_ctz(args->page_keys | 1 << 30);
   task.token = fresh_token();

@@ -2,6 +2,7 @@
 #ifndef FLASHCORE_DECODE_CHOICE_CUH
 #define FLASHCORE_DECODE_CHOICE_CUH
 
+#include <algorithm>
 #include <cmath>
 
 #include "flashcore.h"
@@ -18,6 +19,7 @@ struct Work {
   int64_t rows;           // of one head of keys
   int64_t height, tiles;  // rows of a row tile, half an mma's or all; and row tiles
   int64_t groups;         // row tiles in all
+  int causal, width;      // a row sees so many keys up to its last
   int64_t dim, keys;      // the last: that any row sees
 
   explicit Work(const flashcore_args &args)
@@ -26,8 +28,10 @@ struct Work {
         height(rows > 8 ? 16 : 8),
         tiles((rows + height - 1) / height),
         groups(tiles * (args.H / sharing) * args.B),
+        causal(args.causal ? args.causal : 2 * (args.window_right == 1)),
+        width(args.window_left ? args.window_left : 1 << 30),
         dim(args.D),
-        keys(args.causal == 1 && args.S_q < args.S_kv ? args.S_q : args.S_kv) {}
+        keys(std::min<int64_t>(args.causal == 1 && args.S_q < args.S_kv ? args.S_q : args.S_kv, int64_t{width} + args.S_q - 1)) {}
 };
 
 // Where in the workspace things begin, in bytes; the arrivals first of all.

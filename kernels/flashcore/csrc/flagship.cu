@@ -200,9 +200,9 @@ Candidates small_tilings_around_96(Type type) {
       type);
 }
 
-template <int DIM>
+template <int DIM, typename Largest>
 Candidates large_tilings_around_96(Type type) {
-  return both<OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>, OfType<DIM, 128, 32, 48, 1, 2, true, 0, false, kAlways>,
+  return both<OfType<DIM, 128, 32, 32, 1, 2, true, 0, false, kAlways>, Largest,
               WithMask<DIM, 64, 16, 64, 1, 2, true, 0, false, kAlways>>(type);
 }
 
@@ -211,7 +211,9 @@ Candidates small_tilings_for_80(Type type) { return small_tilings_around_96<80>(
 #endif
 
 #if PART & 65536
-Candidates large_tilings_for_80(Type type) { return large_tilings_around_96<80>(type); }
+Candidates large_tilings_for_80(Type type) {
+  return large_tilings_around_96<80, OfType<80, 128, 32, 48, 1, 2, true, 0, false, kAlways>>(type);
+}
 #endif
 
 #if PART & 131072
@@ -219,7 +221,9 @@ Candidates small_tilings_for_96(Type type) { return small_tilings_around_96<96>(
 #endif
 
 #if PART & 262144
-Candidates large_tilings_for_96(Type type) { return large_tilings_around_96<96>(type); }
+Candidates large_tilings_for_96(Type type) {
+  return large_tilings_around_96<96, OfType<96, 128, 32, 64, 1, 1, false, 0, false, kAlways, true>>(type);
+}
 #endif
 
 #if PART & 524288
@@ -244,7 +248,6 @@ Candidates large_tilings_for_256(Type type) {
 #include "flagship_choice.cuh"
 
 FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
-  static thread_local Choice last[2];
   const bool positive = args->B > 0 && args->H > 0 && args->S_q > 0 && args->S_kv > 0 && args->H_kv >= 0;
   const bool known = args->dtype == 0 || args->dtype == 1;
   if (!positive || !known || (args->H_kv && args->H % args->H_kv)) return cudaErrorInvalidValue;
@@ -254,7 +257,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
     return forward ? forward(args) : cudaErrorFileNotFound;
   }
 #endif
-  return choose(*args, last[args->dtype]);
+  return choose(*args, remembered(*args));
 }
 
 #endif

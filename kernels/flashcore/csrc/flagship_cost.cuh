@@ -7,6 +7,7 @@
 #define FLASHCORE_FLAGSHIP_COST_CUH
 
 #include <cmath>
+#include <utility>
 
 namespace flashcore {
 
@@ -31,75 +32,161 @@ struct Load {
 inline double beside(double a, double b, double c = 0, double d = 0) { return std::sqrt(a * a + b * b + c * c + d * d); }
 
 // Fitted, in clocks but for the shares.
-constexpr double kStep = 150.9;     // instructions of a step that do not grow with it
-constexpr double kIssue = 1.131;    // of those that do, that count
-constexpr double kRead = 0.7352;     // of reads of shared memory, that count
-constexpr double kWaits[2][2] = {{0.03, 50.5}, {74.6, 414}};  // of a step for itself: plain or pipelined, 16 or 32 rows a warp
-constexpr double kInTurn = 0.9339, kOverlapped = 0.4502;   // of a warp's instructions, that it waits for: plain, pipelined
-constexpr double kBegin = 1602, kMerge = 2059, kStaggered = 1967;  // what begins and ends a block: 1 group, more of them
-constexpr double kEnds = 0.02212;     // of that, what keeps other blocks waiting
-constexpr double kMask = 7.395;      // instructions for each masked score of a lane
-constexpr double kFirst = 0.7525, kLate = 0.5381;  // of blocks that do not even out
-constexpr double kCopied = 69.37;    // bytes a clock, from the L2 cache to a multiprocessor
+constexpr double kStep = 233.6;      // instructions of a step that do not grow with it
+constexpr double kRead = 0.616;      // of reads of shared memory, that count
+constexpr double kWaits[2][2] = {{21.6, 52.92}, {504.1, 852.9}};  // of a step for itself: plain, pipelined; 16, 32 rows
+constexpr double kInTurn = 0.914, kOverlapped = 0.2407;  // of a warp's instructions, that it waits for: plain, pipelined
+constexpr double kFill = 0.4821;     // likewise of a pipelined warp's first and last step, which overlap with none
+constexpr double kBegin = 1191, kRows = 1.548;    // what begins and ends a block, for itself and for each row
+constexpr double kMerge = 70.31, kMerged = 16.43;  // likewise with several groups of warps
+constexpr double kLate = 288.5, kLateRows = 2.042;  // likewise if they are staggered
+constexpr double kFirst = 0.3507;    // of the first copies, that nothing hides
+constexpr double kEnds = 0.1983;     // of what begins and ends a block, that keeps other blocks waiting
+constexpr double kNext = 398.9;      // by which each other block of a multiprocessor delays one
+constexpr double kMask[2] = {3.599, 5.883};  // instructions for each masked score of a lane: 16, 32 rows a warp
+constexpr double kCopied = 89.05;    // bytes a clock, from the L2 cache to a multiprocessor
 
-// Steps of the blocks of one multiprocessor: one after the other, as many at a time as are resident; and of all of them.
-struct Steps {
-  double in_turn, rounds, all, blocks;
+// Clocks of a block while 1, 2 .. of them run on its multiprocessor. (No tiling has room for more.)
+constexpr int kMostBlocks = 4;
+struct Block {
+  double clocks[kMostBlocks];
 };
 
-// Without a mask all blocks are alike. With it, a block has as many steps as its last row sees keys, and those of a batch
-// start longest first: they even out where they follow each other, and the longest ones of the last batch come late.
+// The blocks of a tiling for a shape.
 template <typename Tiling>
-Steps steps_of(const Tiling &c, const Load &load, double processors, int resident) {
-  const double tiles = std::ceil(load.queries / c.rows), share = tiles * load.batches * load.heads / processors;
-  const double longest = std::ceil(std::ceil(load.keys / c.keys) / c.groups), each = std::ceil(share);
-  if (!load.causal) return {std::ceil(each / resident) * longest, std::ceil(each / resident), each * longest, each};
-  const double q = load.queries, kv = load.keys, seen = kv >= q ? q / 2 : kv - kv * kv / (2 * q);
-  const double mean = std::fmin(longest, (seen + c.rows / 2.0) / (c.keys * c.groups) + 0.5);
-  const bool followed = share > resident;
-  const double batch = tiles * load.heads, waves = std::fmin(each, resident);
-  double first = 0;  // of the blocks that start at once on one multiprocessor, the most: where a batch begins
-  for (int from = 0; from < waves; ++from) {
-    const double at = std::ceil(from * processors / batch) * batch - from * processors;
-    double sum = 0;
-    for (int i = 0; at < processors && i < waves && at + i * processors < batch * load.batches; ++i) {
-      const double tile = tiles - 1 - std::floor(std::fmod(at + i * processors, batch) / load.heads);
-      sum += std::ceil(std::fmin(kv, (tile + 1) * c.rows) / (c.keys * c.groups));
-    }
-    first = std::fmax(first, sum);
+struct Work {
+  const Tiling &c;
+  const Load &load;
+  double tiles, unit, step, ends, masked;
+
+  Work(const Tiling &tiling, const Load &shape, const Chip &chip)
+      : c(tiling), load(shape), tiles(std::ceil(shape.queries / c.rows)) {
+    // A warp's step, in clocks of its quarter of a multiprocessor: tensor instructions, all instructions, exponentials (8
+    // each), and reads of shared memory (4 of the multiprocessor each, so 16 if all four quarters read alike).
+    const double wide = load.dim / 64, high = c.warp_rows / 16, deep = c.keys / 16.0;
+    const bool sums = c.tensor_sums == 1 || (c.tensor_sums == 2 && chip.mma < 16);
+    const double tensor = deep * high * (16 * wide + sums) * chip.mma;
+    const double issued = kStep + deep * (48 * wide + 16 * wide * high + 28 * high);
+    // Keys and values, and queries that are read in each step. (Of warps of 32 rows the fit has those.)
+    const double read = (128 * deep + (c.shared_q && high == 1 ? 64 : 0)) * wide;
+    unit = beside(tensor, issued, 8 * (8 * deep * high + 2 * high), kRead * read);
+    step = kWaits[c.pipelined != 0][high > 1] + (c.pipelined ? kOverlapped : kInTurn) * (tensor + issued);
+    masked = kMask[high > 1] * 8 * deep * high;
+    const double rows = c.rows * wide, first = c.rows + 2 * c.keys * std::fmin(c.groups, std::ceil(load.keys / c.keys));
+    ends = kBegin + kRows * rows + kFirst * first * load.dim * 2 / kCopied;
+    if (c.groups > 1) ends += kMerge + kMerged * rows;
+    if (c.staggered) ends += kLate + kLateRows * rows;
+    if (c.pipelined) ends += kFill * (tensor + issued);
   }
-  Steps found = {std::fmax(longest, mean * share / resident), std::fmax(1, share / resident), mean * share,
-                 std::fmax(1, share)};
-  if (first > found.all) found.all += kFirst * (first - found.all);
-  const double begun = followed ? std::fmax(0, found.in_turn * (1 - 1 / load.batches) - mean / 2) : 0;
-  const double late = kLate * std::fmax(0, begun + longest - found.in_turn);
-  found.in_turn += late;
-  if (followed) found.all += late * resident / 2;
-  return found;
+
+  // That of a row tile. (Without a mask all are alike.)
+  Block block(double tile) const {
+    const double end = load.causal ? std::fmin(load.keys, (tile + 1) * c.rows) : load.keys, all = std::ceil(end / c.keys);
+    const int high = c.warps / c.groups;
+    double quarter[4] = {}, late = 0;
+    for (int warp = 0; warp < c.warps; ++warp) {
+      const auto of_group = [&](double of) { return std::fmax(0, std::ceil((of - warp / high) / c.groups)); };
+      double steps = of_group(all), hidden = 0;
+      if (load.causal) {  // a pipelined warp leaves no tile out
+        const double row = tile * c.rows + warp % high * c.warp_rows;
+        if (!c.pipelined) steps = of_group(std::fmin(all, std::ceil((row + c.warp_rows) / c.keys)));
+        hidden = std::fmax(0, steps - of_group(std::floor(row / c.keys))) * masked;
+      }
+      quarter[warp % 4] += steps * unit + hidden;
+      late = std::fmax(late, hidden);
+    }
+    const double mean = (quarter[0] + quarter[1] + quarter[2] + quarter[3]) / 4 + kEnds * ends;
+    const double most =
+        std::fmax(std::fmax(quarter[0], quarter[1]), std::fmax(quarter[2], quarter[3])) + kEnds * ends;
+    const double alone = ends + late + std::ceil(all / c.groups) * step;
+    const double copied = (c.rows + 2 * all * c.keys) * load.dim * 2 / kCopied;
+    Block found;
+    for (int others = 0; others < kMostBlocks; ++others)
+      found.clocks[others] =
+          beside(alone + kNext * others, std::fmax(most, (others + 1) * mean), (others + 1) * copied);
+    return found;
+  }
+};
+
+// A multiprocessor while blocks are dealt out.
+struct Processor {
+  double now = 0, left[kMostBlocks];  // of each block, as a share of it
+  Block blocks[kMostBlocks];
+  int running = 0;
+
+  void take(const Block &block) { blocks[running] = block, left[running++] = 1; }
+
+  // The first of its blocks that ends, and when.
+  int first(double &end) const {
+    int found = 0;
+    end = INFINITY;
+    for (int i = 0; i < running; ++i) {
+      const double at = now + left[i] * blocks[i].clocks[running - 1];
+      if (at < end) end = at, found = i;
+    }
+    return found;
+  }
+
+  // That one ends, then.
+  void end(int block, double then) {
+    for (int i = 0; i < running; ++i) left[i] -= (then - now) / blocks[i].clocks[running - 1];
+    now = then, --running;
+    blocks[block] = blocks[running], left[block] = left[running];
+  }
+};
+
+// When the last block of a causal launch ends. Those of a batch start longest first, one on each multiprocessor, then a
+// second one, and so on; each further one starts where one ends. After some rounds they even out.
+template <typename Tiling>
+double dealt_out(const Work<Tiling> &work, int processors, int resident) {
+  constexpr int kProcessors = 256, kRounds = 4;
+  if (processors > kProcessors) processors = kProcessors;
+  int heads = static_cast<int>(work.load.heads);
+  const double count = work.tiles * heads * work.load.batches;
+  if (count > kRounds * processors * resident) {
+    double sum = 0;
+    for (double tile = 0; tile < work.tiles; ++tile) sum += work.block(tile).clocks[resident - 1];
+    return sum * heads * work.load.batches / processors / resident + work.block(0).clocks[0] / 2;
+  }
+  // Blocks of different heads are alike. Where so many heads at a time take as many multiprocessors, one stands for all.
+  int alike = heads;
+  for (int other = processors; other; std::swap(alike, other)) alike %= other;
+  heads /= alike, processors /= alike;
+  Processor all[kProcessors];
+  double ends[kProcessors], last = 0;
+  const int blocks = static_cast<int>(count) / alike;
+  int started = 0;
+  Block next;
+  const auto take = [&](Processor &one) {
+    if (started % heads == 0) next = work.block(work.tiles - 1 - started / heads % static_cast<int>(work.tiles));
+    one.take(next), ++started;
+  };
+  const auto first = [&](int i) { return all[i].first(ends[i]); };
+  while (started < blocks && started < processors * resident) take(all[started % processors]);
+  for (int i = 0; i < processors; ++i) first(i);
+  for (;;) {
+    int i = 0;
+    for (int other = 1; other < processors; ++other)
+      if (ends[other] < ends[i] * (1 - 1e-9)) i = other;  // of those that end together the first, however it is rounded
+    if (ends[i] == INFINITY) return last;
+    last = ends[i];
+    all[i].end(first(i), last);
+    if (started < blocks) take(all[i]);
+    first(i);
+  }
 }
 
 // `resident`: blocks that a multiprocessor holds at a time.
 template <typename Tiling>
 double clocks(const Tiling &c, const Load &load, const Chip &chip, int resident) {
-  // A warp's step, in clocks of its quarter of a multiprocessor: tensor instructions, all instructions, exponentials (8
-  // each), and reads of shared memory (4 of the multiprocessor each, so 16 if all four quarters read alike).
-  const double wide = load.dim / 64, high = c.warp_rows / 16, deep = c.keys / 16.0;
-  const bool sums = c.tensor_sums == 1 || (c.tensor_sums == 2 && chip.mma < 16);
-  const double tensor = deep * high * (16 * wide + sums) * chip.mma;
-  const double issued = kStep + deep * (48 * wide + 16 * wide * high + 28 * high) * kIssue;
-  // Keys and values, and queries that are read in each step. (Of warps of 32 rows the fit has those.)
-  const double read = (128 * deep + (c.shared_q && high == 1 ? 64 : 0)) * wide;
-  const double unit = beside(tensor, issued, 8 * (8 * deep * high + 2 * high), kRead * read);
-  const double step = kWaits[c.pipelined ? 1 : 0][high > 1 ? 1 : 0] + (c.pipelined ? kOverlapped : kInTurn) * (tensor + issued);
-  const double ends = c.groups == 1 ? kBegin : c.pipelined ? kMerge : kStaggered;
-  const double masked = load.causal ? kMask * 8 * deep * high * std::ceil(std::ceil(double(c.rows) / c.keys) / c.groups) : 0;
-  const double tiles = std::ceil(load.keys / c.keys);
-  const double busy = std::ceil(c.warps * std::fmin(1, tiles / c.groups) / 4);  // warps with keys, of a quarter
-  const Steps steps = steps_of(c, load, chip.processors, resident);
-  const double alone = steps.rounds * (ends + masked) + steps.in_turn * step;
-  const double shared = steps.all * busy * unit + steps.blocks * (kEnds * ends + masked * busy);
-  const double copied = (steps.blocks * c.rows + 2 * steps.all * c.groups * c.keys) * load.dim * 2 / kCopied;
-  return beside(alone, shared, copied);
+  const Work<Tiling> work(c, load, chip);
+  if (resident > kMostBlocks) resident = kMostBlocks;
+  if (load.causal) return dealt_out(work, chip.processors, resident);
+  const Block block = work.block(0);
+  const double each = std::ceil(work.tiles * load.batches * load.heads / chip.processors);
+  const double rounds = std::floor(each / resident);
+  const int rest = int(each - rounds * resident);
+  return rounds * block.clocks[resident - 1] + (rest ? block.clocks[rest - 1] : 0);
 }
 
 // The same for two tilings in one launch: full waves of `c`, then the row tiles that are left, divided into those of `rest`;

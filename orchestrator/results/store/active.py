@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError
 from orchestrator.base.files import disk_errors, make_folders, sync_folder, sync_tree, write_atomic
-from orchestrator.base.journal import FileJournal, OwnerLock
+from orchestrator.base.journal import FileJournal, OwnerLock, read_object
 from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store.intake import FolderIntake, Limits
@@ -57,7 +56,7 @@ class FileActiveRun:
     @property
     def plan(self) -> dict[str, Any]:
         """What was saved by ``begin``. Raises FcctlError: it is missing or damaged."""
-        plan = read_plan(self._places.active)
+        plan = read_object(self._places.active / PLAN)
         if plan is None:
             raise FcctlError(
                 f"run {self.run_id} has no plan", hint=f"it never started; delete it: rm -r {self._places.active}"
@@ -153,12 +152,3 @@ class FileActiveRun:
             os.rename(active, done)  # noqa: PTH104
             shutil.rmtree(done, ignore_errors=True)
         self._lock.release()
-
-
-def read_plan(active: Path) -> dict[str, Any] | None:
-    """The saved plan of an active folder; None if there is none, or none that can be read."""
-    try:
-        plan = json.loads((active / PLAN).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return plan if isinstance(plan, dict) else None

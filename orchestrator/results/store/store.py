@@ -17,9 +17,9 @@ from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.files import alone_in, disk_errors, make_folders, sync_folder, write_atomic
-from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, owner_of
+from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, read_object
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths, read_plan
+from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths
 from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
 from orchestrator.results.store.names import resolve
 from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
@@ -111,11 +111,11 @@ class FileStore:
 
     def owner(self, run_id: str) -> dict[str, Any] | None:
         """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
-        return owner_of(self._places(run_id).active / LOCK)
+        return read_object(self._places(run_id).active / LOCK)
 
     def plan_of(self, run_id: str) -> dict[str, Any] | None:
         """An active run's saved plan, without claiming it; None if it has none."""
-        return read_plan(self._places(run_id).active)
+        return read_object(self._places(run_id).active / PLAN)
 
     def journal_of(self, run_id: str) -> list[JournalEntry]:
         """A run's journal, active or complete, without claiming it; empty if there is no such run."""
@@ -283,16 +283,6 @@ class FileStore:
                 new = how(old)
                 if new != old:
                     write_atomic(self.root, tags.FILE, tags.render(new).encode())
-
-    def ids_starting(self, text: str, limit: int) -> list[str]:
-        """Ids of complete runs, newest first."""
-        between = "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY run_id DESC LIMIT ?"
-        return [row[0] for row in self.query(between, (text, text + "\U0010ffff", limit))]
-
-    def ids_ending(self, text: str, limit: int) -> list[str]:
-        """Ids of complete runs, newest first."""
-        ending = "SELECT run_id FROM runs WHERE substr(run_id, -?) = ? ORDER BY run_id DESC LIMIT ?"
-        return [row[0] for row in self.query(ending, (len(text), text, limit))]
 
     def folder(self, run_id: str) -> Path:
         """Where the run's files are: the complete folder, or the partial one while that is all there is."""

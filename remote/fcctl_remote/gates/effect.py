@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fcctl_remote.wire import GateResult, StepResult, StepSpec
+from fcctl_remote.wire import StepResult, StepSpec
 
 #: The fix of an undecided gate that has no hint of its own.
 FIX = "add a step that measures this value; or set 'optional: true' on the gate, if the run may pass without the value"
@@ -17,15 +17,12 @@ def goes_on(spec: StepSpec, result: StepResult) -> bool:
     return spec.unavailable_ok and result.status == "unavailable"
 
 
-def is_missing(gate: GateResult) -> bool:
-    """Whether the gate had to be decided, and could not be."""
-    return gate.verdict == "unavailable" and not gate.optional
-
-
 def incomplete(steps: Iterable[StepResult]) -> str | None:
     """One line that says why a run of these steps, in which nothing failed, is ``incomplete``: the step, its gate, why
     that had no value, and the fix; None if it passed."""
-    missing = [(step, gate) for step in steps for gate in step.gates if is_missing(gate)]
+    missing = [
+        (step, gate) for step in steps for gate in step.gates if gate.verdict == "unavailable" and not gate.optional
+    ]
     if not missing:
         return None
     step, gate = missing[0]

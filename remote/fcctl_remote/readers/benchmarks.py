@@ -276,7 +276,7 @@ def metrics(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG00
         if len(flat) + len(pending) > MAX_METRICS:
             raise ReaderError("%s: more than %d metrics" % (path, MAX_METRICS))
     if not flat:
-        raise ReaderError("%s: contains no metric" % path)
+        raise ReaderError("%s: contains no metric" % path, empty=True)
     return {"kind": "metrics", "metrics": flat}
 
 

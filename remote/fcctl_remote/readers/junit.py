@@ -26,7 +26,8 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     with open_file(path) as stream:
         collector.feed(stream)
     if not collector.cases:
-        raise ReaderError("%s: contains no test case" % path, "check that the test run selects at least one test")
+        hint = "check that the test run selects at least one test"
+        raise ReaderError("%s: contains no test case" % path, hint, empty=True)
     return {"kind": "correctness", "tool": "junit", "cases": collector.cases, "summary": _summary(collector.cases)}
 
 

@@ -75,7 +75,7 @@ def _document(text: Iterable[str], path: str) -> dict[str, Any]:
     rows = _rows(text, path)
     header = next(rows, None)
     if header is None:
-        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
+        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT, empty=True)
     kernels: list[dict[str, Any]] = []
     for identity, cells in _raw(header, rows, path):
         kernel = _kernel(identity, cells, path)
@@ -83,7 +83,7 @@ def _document(text: Iterable[str], path: str) -> dict[str, Any]:
             kernel["raw"] = {}
         kernels.append(kernel)
     if not kernels:
-        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
+        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT, empty=True)
     return {
         "kind": "profile",
         "tool": "ncu",
@@ -126,7 +126,7 @@ def _complain(line: str, path: str) -> None:
             unavailable=True,
         )
     if "No kernels were profiled" in line:
-        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT)
+        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT, empty=True)
 
 
 Cells = Dict[str, Tuple[str, str]]  # metric -> (unit, value)

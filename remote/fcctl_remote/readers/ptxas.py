@@ -48,7 +48,7 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     if not log.kernels:
         if log.problems["error"]:
             raise ReaderError("%s: ptxas failed: %s" % (path, log.problems["error"][0]), "see the log of the build")
-        raise ReaderError("%s: contains no resource line of ptxas" % path, _HINT)
+        raise ReaderError("%s: contains no resource line of ptxas" % path, _HINT, empty=True)
     kernels, functions = _distinct(log.kernels), _distinct(log.functions)
     names = readable([k["mangled"] for k in kernels + functions], env)
     for kernel in kernels + functions:

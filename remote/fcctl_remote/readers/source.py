@@ -156,7 +156,8 @@ def benchmark(name: str, samples: Sequence[float] | None = None, **known: Any) -
 
 def document(benchmarks: list[dict[str, Any]], tool: str, path: str) -> dict[str, Any]:
     if not benchmarks:
-        raise ReaderError("%s: contains no benchmark" % path, "check that the benchmark's filter matches at least one")
+        hint = "check that the benchmark's filter matches at least one"
+        raise ReaderError("%s: contains no benchmark" % path, hint, empty=True)
     return {"kind": "benchmark", "tool": tool, "benchmarks": benchmarks, "comparisons": []}
 
 

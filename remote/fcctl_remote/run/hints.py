@@ -52,6 +52,11 @@ KNOWN = (
         "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8",
     ),
     _known(
+        r'to "cudaMemLocation"|"cudaDeviceProp" has no member',
+        "CUDA 13 changed or removed this: change the source, or use a CUDA 12 toolkit, first in the step: export "
+        "PATH=/usr/local/cuda-12.9/bin:$PATH",
+    ),
+    _known(
         r"not supported on \.target|requires \.target",
         "the code needs another architecture than it is compiled for: -arch=sm_$FCCTL_CUDA_ARCH; wgmma and setmaxnreg "
         "need sm_90a: env: {FCCTL_CUDA_ARCH: 90a} in the job",

@@ -49,11 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fcctl_tune run", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("spec", help="the search's specification, as JSON")
-    add("--out", required=True, metavar="DIR", help="folder for tune_log.csv, topk.json and the journal")
     add(
-        "--storage",
-        metavar="FILE",
-        help="the journal; an interrupted search continues from it (default: DIR/journal.log)",
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="folder for tune_log.csv, topk.json and the journal, from which an interrupted search continues",
     )
     add(
         "--work",
@@ -141,7 +141,7 @@ class Run:
         own = self.out, os.environ.get("FCCTL_OUT", "")
         source = tasks.source_identity(self.cwd, (*own, self.work), os.path.join(self.work, "source.json"))
         trial_spec = TrialSpec.of(spec, self.cwd, self.work, source, own, self.options.seed)
-        journal = self.options.storage or os.path.join(self.out, "journal.log")
+        journal = os.path.join(self.out, "journal.log")
         with contextlib.ExitStack() as ending:
             cluster = ending.enter_context(self._cluster(trial_spec))
             with _loading():

@@ -240,11 +240,8 @@ class Engine:
             if state.host.key == self.lead:
                 self.effort.build_ended()
             self._time(state, InFlightTrial(self.default, PROBE))
-        elif state.host.key == self.lead:
-            self._give_up(built.state, built.reason)
         else:
-            problem = f"the default configuration does not build: {built.state}: {built.reason}"
-            self.cluster.leave_out(state.host.key, problem)
+            self._default_failed(state, built.state, built.reason)
 
     def _probed(self, state: HostState, timed: Timed) -> None:
         """The default was timed on a host, whose trials follow if it works there."""
@@ -252,16 +249,16 @@ class Engine:
             held, state.held, state.is_ready = state.held, [], True
             for one in held:
                 self._time(state, one)
-        elif state.host.key == self.lead:
-            self._give_up(timed.state, timed.reason)
         else:
-            self.cluster.leave_out(
-                state.host.key, f"the default configuration does not work: {timed.state}: {timed.reason}"
-            )
+            self._default_failed(state, timed.state, timed.reason)
 
-    def _give_up(self, state: str, reason: str) -> None:
-        hint = "correct the default configuration first: " + self.study.space.key(self.study.space.default)
-        raise TuneError(f"the default configuration does not work: {state}: {reason}", hint)
+    def _default_failed(self, host: Optional[HostState], state: str, reason: str) -> None:
+        """Leave the ``host`` out. Raises TuneError, if it leads or the default failed as a trial."""
+        problem = f"the default configuration does not work: {state}: {reason}"
+        if host is None or host.host.key == self.lead:
+            hint = "correct the default configuration first: " + self.study.space.key(self.study.space.default)
+            raise TuneError(problem, hint)
+        self.cluster.leave_out(host.host.key, problem)
 
     def _time(self, state: HostState, one: InFlightTrial) -> None:
         if self._stop is not None:
@@ -290,7 +287,7 @@ class Engine:
         one.worker, one.is_checked = timed.worker, True
         if timed.state:
             if one.trial.number == 0 and self._stop is None:
-                self._give_up(timed.state, timed.reason)
+                self._default_failed(None, timed.state, timed.reason)
             self._tell(one, "bench_failed" if timed.state == "unavailable" else timed.state, timed.reason)
             return
         if one.trial.number != 0:  # the first one is slower

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,8 @@ def first_job(folder: Path) -> Job:
 
 def untitled(run: str) -> str:
     """The commands without what tells their figures apart, and which of them failed."""
-    return re.sub(r"echo .* <==\S*; | \|\| failed\+=.*|^failed=\n|^\[ -z .*\n", "", run, flags=re.MULTILINE)
+    run = re.sub(r"^(# )?try (\S.*)", lambda line: (line[1] or "") + shlex.split(line[2])[0], run, flags=re.MULTILINE)
+    return re.sub(r" \|\| failed\+=.*|^\s*failed=(?:;.*)?\n|^\s*\[ -z .*\n", "", run, flags=re.MULTILINE)
 
 
 LATENCY = """
@@ -81,7 +83,7 @@ CASES = {
     "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build", "run"]),
     "make that calls cmake": (
         {"Makefile": "all:\n\tcmake -B build\n", "CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA},
-        ["build"],
+        ["build", "run"],
     ),
     "make with two targets on a line": ({"Makefile": "a:\n\ttrue\nrun bench: a\n\ttrue\n"}, ["build", "run", "bench"]),
     "names that no shell takes": ({"it's.cu": KERNEL, "-x.cu": KERNEL, "a\nb.cu": KERNEL}, ["build"]),
@@ -92,7 +94,7 @@ CASES = {
         {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"},
         ["build", "test"],
     ),
-    "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build"]),
+    "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build", "run"]),
     "cmake, programs": (
         {
             "CMakeLists.txt": "project(p LANGUAGES CUDA)\nadd_subdirectory(src)\nadd_executable(sized a.cu)\n",
@@ -114,6 +116,11 @@ CASES = {
         ["build", "test", "bench"],
     ),
     "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
+    "requirements": ({"requirements.txt": "numpy\n", "test_k.py": "", "play.ipynb": ""}, ["build", "test"]),
+    "requirements of a program": (
+        {"requirements.txt": "numpy\n", "a.cu": CUDA, "k.py": TRITON},
+        ["build", "run", "python"],
+    ),
     "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
     "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
     "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
@@ -194,9 +201,8 @@ def test_a_program_runs_unless_it_needs_arguments(
     makefile += "lib.so: x.cu\n\tnvcc -shared -o $@ $<\n"
     folders = {
         "bin/a": {"Makefile": makefile, "src/a.cpp": text, "src/b.cpp": ""},
-        "(cd sub && bin/a)": {"Makefile": "all:\n\t$(MAKE) -C sub\n", "sub/Makefile": makefile, "sub/src/a.cpp": text},
         "build/a": {"a.cu": text},
-        "build/prog": {"CMakeLists.txt": "file(GLOB S src/*.cpp)\nadd_executable(prog ${S})\n", "src/a.cpp": text},
+        "build/prog": {"CMakeLists.txt": "add_executable(prog src/a.cpp)\n", "src/a.cpp": text},
     }
     for number, (command, files) in enumerate(folders.items()):
         folder = repository(tmp_path / str(number), files)
@@ -204,6 +210,31 @@ def test_a_program_runs_unless_it_needs_arguments(
         told = f"{command} {arguments}\n"
         assert run == ("" if arguments else f"{command}\n")
         assert ("#       " + told in (folder / "jobs/first.yaml").read_text()) == (arguments is not None)
+
+
+@pytest.mark.skipif(shutil.which("make") is None or shutil.which("cmake") is None, reason="needs make and cmake")
+@pytest.mark.parametrize(
+    "build",
+    [
+        {"Makefile": "all:\n\t$(MAKE) -C src\n", "src/Makefile": "all: a b c\n%: %.cpp\n\tg++ -o $@ $<\n"},
+        {"Makefile": "EXE=$(shell ls src/*.cpp | sed 's/.cpp//')\nall: $(EXE)\n%: %.cpp\n\tg++ -o $@ $<\n"},
+        {"CMakeLists.txt": "project(p CXX)\nfunction(f N)\nadd_executable(${N} src/${N}.cpp)\nendfunction()\n"
+                           "f(a)\nf(b)\nf(c)\n"},
+    ],
+    ids=["make below", "computed by make", "function of cmake"],
+)  # fmt: skip
+def test_programs_whose_names_are_computed_run(fcctl: Fcctl, tmp_path: Path, build: dict[str, str]) -> None:
+    main = '#include <cstdio>\nint main() { puts("%s: 3 us"); return %d; }\n'
+    needy = "int main(int argc, char **argv) { return argv[1][0]; }\n"
+    sources = {"src/a.cpp": main % ("a", 0), "src/b.cpp": main % ("b", 3), "src/c.cpp": needy}
+    repository(tmp_path, {**build, **sources, "old": "#!/bin/sh\n", "scripts/b.sh": "ssh x\n"})
+    (tmp_path / "old").chmod(0o755)
+    assert fcctl("init", cwd=tmp_path).code == 0
+    assert "# Found, and not run by this job: scripts/b.sh, src/c.cpp\n" in (tmp_path / "jobs/first.yaml").read_text()
+    run = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path).json["steps"][1]
+    log = fcctl("logs", "last", "--step", "run", cwd=tmp_path).out
+    assert re.sub(r"==> .*/", "==> ", log).startswith("==> a <==\na: 3 us\n==> b <==\nb: 3 us\nfailed: ")
+    assert run["message"].endswith("/b")
 
 
 #: Build files that name GPUs, how the job changes or calls them, and what nvcc and CMake then get for an L4.
@@ -260,7 +291,7 @@ LOOP = $(LOOP)$(LOOP)
 """
     files = {"Makefile": makefile, "a.cu": CUDA, "sub/Makefile": "x: x.c\n\tcc $< -o x\n", "sub/x.c": "int main() {}"}
     _, run = first_job(repository(tmp_path, files)).steps
-    assert untitled(run.run) == "# ./c ARGUMENTS\nbin/a\n(cd sub && ./x)\n"
+    assert untitled(run.run) == "bin/a\n# ./c ARGUMENTS\n"
 
 
 def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
@@ -346,7 +377,7 @@ def test_a_makefile_that_names_no_architecture_builds_for_the_target(tmp_path: P
     assert 'NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"' in build.run
     assert bench.needs.gpu
     files = {"Makefile": "all:\n\tmake -C src\n", "src/rules.mk": "FLAGS = -gencode arch=compute_90a,code=sm_90a\n"}
-    (build,) = first_job(repository(tmp_path / "one", {**files, "src/a.cu": CUDA})).steps
+    build, _ = first_job(repository(tmp_path / "one", {**files, "src/a.cu": CUDA})).steps
     assert "NVCC_PREPEND_FLAGS" not in build.run
     common = {"common.mk": files["src/rules.mk"] + "run: all\n\ttrue\n", "k/a.cu": CUDA}
     for name, include in (("plain", "../common.mk"), ("computed", "$(TOP)/common.mk")):
@@ -421,6 +452,32 @@ def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: 
     assert (done.code, build["status"], run["status"]) == (100, "failed", "failed")
     assert "step 'build'" in done.json["message"]
     assert run["message"].splitlines()[-1] == "failed: ./a ./b"
+    with_nvcc = repository(tmp_path / "n", {"Makefile": "# nvcc\nall: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
+    script = ["bash", "-eo", "pipefail", "-c", first_job(with_nvcc).steps[0].run]
+    env = {**os.environ, "FCCTL_OUT": str(tmp_path), "FCCTL_CUDA_ARCH": "89"}
+    made = subprocess.run(script, cwd=with_nvcc, env=env, check=False, capture_output=True, text=True)
+    assert (made.returncode, (with_nvcc / "c").exists()) == (1, True)
+    assert re.search(r"\*\*\* .*: a\] Error 1\n\Z", made.stdout), "the last line names it"
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ('p.add_argument("--size", required=True)', False), ("n = int(sys.argv[1])", False),
+        ('p.add_argument("kernel", choices=["a"])', False), ("p.add_argument('n', nargs='?', default=4)", True),
+        ("n = int(sys.argv[1]) if len(sys.argv) > 1 else 4", True), ('p.add_argument("-n", type=int)', True),
+    ],
+)  # fmt: skip
+def test_a_script_that_needs_arguments_is_named_and_not_run(tmp_path: Path, text: str, runs: bool) -> None:
+    job = first_job(repository(tmp_path, {"add.py": f"{TRITON}\n{text}\n", "bench.py": text + "\n"}))
+    assert [step.id for step in job.steps] == (["run", "bench"] if runs else ["hello"])
+    named = "# Found, and not run by this job: bench.py, add.py" in (tmp_path / "jobs/first.yaml").read_text()
+    assert named == (not runs)
+
+
+def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
+    first_job(repository(tmp_path, {f"k{number:02}.cu": CUDA for number in range(22)}))
+    assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
 
 
 def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:
@@ -455,14 +512,7 @@ def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
 def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
     files = dict(CASES["cmake, programs"][0])
     _, run = first_job(repository(tmp_path / "one", files)).steps
-    assert (untitled(run.run), run.needs.gpu) == ("# build/sized ARGUMENTS\nbuild/src/alone\n", True)
-    del files["src/CMakeLists.txt"]
-    files["CMakeLists.txt"] += "set(EXECUTABLE_OUTPUT_PATH bin)\n"
-    assert [step.id for step in first_job(repository(tmp_path / "sized", files)).steps] == ["build"]
-    path = tmp_path / "sized" / "jobs" / "first.yaml"
-    path.write_text(re.sub(r"^# (?=  [ -] )", "", path.read_text(), flags=re.MULTILINE))
-    _, run = find_workspace(tmp_path / "sized", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
-    assert run.run == '"$(find . -type f -perm -u+x -name sized | head -n 1)" ARGUMENTS\n'
+    assert (untitled(run.run), run.needs.gpu) == ("build/src/alone\n# build/sized ARGUMENTS\n", True)
 
 
 def test_programs_that_cmake_does_not_build_there_do_not_run(tmp_path: Path) -> None:
@@ -476,9 +526,6 @@ add_executable(seldom EXCLUDE_FROM_ALL a.cpp)
 #[[
 add_executable(old a.cpp)
 ]]
-foreach(size 1 2)
-  add_executable(size_${size} a.cpp)
-endforeach()
 add_subdirectory("sub folder")
 """,
         "a.cpp": "int main() {}\n", "sub folder/CMakeLists.txt": "add_executable(b b.cpp)",
@@ -486,9 +533,10 @@ add_subdirectory("sub folder")
     }  # fmt: skip
     _, run = first_job(repository(tmp_path / "one", files)).steps
     assert (untitled(run.run), run.needs.gpu) == ("build/top\n'build/sub folder/b'\n", False)
-    files["CMakeLists.txt"] += "set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)\n"
-    _, run = first_job(repository(tmp_path / "two", files)).steps
-    assert "-name top" in run.run
+    for number, line in enumerate(("set(CMAKE_RUNTIME_OUTPUT_DIRECTORY bin)", "add_executable(size_${size} a.cpp)")):
+        more = {**files, "CMakeLists.txt": f"{files['CMakeLists.txt']}{line}\n"}
+        _, run = first_job(repository(tmp_path / f"{number}", more)).steps
+        assert "find . -type f" in run.run
 
 
 def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path) -> None:
@@ -533,7 +581,7 @@ def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_pa
     assert fcctl("init", cwd=folder).code == 0
     text = (folder / "jobs/first.yaml").read_text()
     assert (
-        "# Found, and not run by this job: scripts/bench_l4.sh, scripts/preflight.sh, benchmarks/bench_all.py\n" in text
+        "# Found, and not run by this job: scripts/preflight.sh, scripts/bench_l4.sh, benchmarks/bench_all.py\n" in text
     )
     text = text.replace("needs: {gpu: true}", "needs: {}")
     (folder / "jobs/first.yaml").write_text(text)

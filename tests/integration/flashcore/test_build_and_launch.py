@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcore import apart, forced, launch, readers, registry, tilings, toolchain
+from flashcore import apart, launch, readers, registry, tilings, toolchain
 from flashcore import build as building
 from flashcore import library as library_module
 from flashcore.build import build
@@ -234,30 +234,6 @@ def test_the_parts_of_the_flagship_are_those_that_its_source_tells_apart() -> No
     others = [sum(parts) - COMMON for parts in FLAGSHIP.libraries]
     assert sum(others) == sum(bits) - COMMON
     assert f"#define PART {sum(bits)}\n" in source  # one unit
-
-
-@pytest.mark.full
-@needs_nvcc
-def test_a_library_is_built_when_it_is_needed_and_found_by_the_first_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
-    for number in (0, 4):
-        built = build(FLAGSHIP, archs="89", libraries=(number,))
-        assert not built.cached
-        again = build(FLAGSHIP, archs="89", libraries=(number,))
-        assert again.cached
-        assert again.document["kernels"] == built.document["kernels"]
-    assert {p.name for p in built.library.parent.glob("*.so")} == {"kernel.so", "kernel-4.so"}
-    assert any("Li80E" in kernel["mangled"] for kernel in built.document["kernels"])
-    library = library_module.load(built, ctypes.CDLL)
-    library.flashcore_tiling.restype = ctypes.c_char_p
-    for one in forced.of(FLAGSHIP):
-        there = FLAGSHIP.library_of(one.D, one.masked) in (0, 4)
-        said = library.flashcore_tiling(("float16", "bfloat16").index(one.dtype), one.D, one.number)
-        assert said == (one.name.encode() if there else None), one
-    missing = library_module.Args(B=1, H=1, S_q=1, S_kv=1, D=96, scale=1.0)
-    assert library.flashcore_error(library.flashcore_forward(ctypes.byref(missing))) == b"cudaErrorFileNotFound"
 
 
 SMALL_TILING = {"TILE_M": 16, "TILE_N": 16}

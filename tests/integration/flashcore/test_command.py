@@ -41,16 +41,10 @@ def document(out: Path, kind: str) -> dict[str, object]:
 
 
 @pytest.mark.full
-def test_build_check_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) -> None:
+def test_build_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) -> None:
+    """Its 20 cases are checked in tests/e2e/test_demo.py."""
     assert run(tmp_path, cache, "build", "cpu").returncode == 0
     assert document(tmp_path, "build")["variant"] == "cpu"
-
-    checked = run(tmp_path, cache, "check", "cpu", "--seeds", "1,2,3")
-    assert checked.returncode == 0, checked.stdout
-    correctness = document(tmp_path, "correctness")
-    assert correctness["seeds"] == [1, 2, 3]
-    assert correctness["summary"]["total"] == correctness["summary"]["passed"] == 20
-    assert "20/20 passed" in checked.stdout
 
     timed = run(tmp_path, cache, "bench", "cpu", "--shape", "s64")
     assert timed.returncode == 0, timed.stderr
@@ -121,6 +115,7 @@ def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: P
     checked = run(tmp_path, cache, "check", label, "--shape", "s64", "--seeds", "1,2,3", "--sanitize")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     correctness = document(tmp_path, "correctness")
+    assert correctness["seeds"] == [1, 2, 3]
     assert correctness["label"] == label
     assert correctness["configuration"] == {"ROWS": 64, "KEYS": 64}
     assert (tmp_path / "correctness-cpu-ROWS64-KEYS64.json").exists()

@@ -310,6 +310,22 @@ def test_gates_decide_and_the_first_failed_one_ends_the_run(agent: Agent) -> Non
 SPEEDUP = wire.GateSpec("benchmark.speedup > 2")
 
 
+EMPTY = {
+    "ptxas": "make: all is up to date", "junit": "<testsuites/>", "metrics": "{}", "times": "no", "rates": "no",
+    "google-benchmark": '{"context": {}, "benchmarks": []}', "ncu": '"ID","Kernel Name"',
+}  # fmt: skip
+
+
+def test_an_optional_file_with_nothing_to_read_in_it_is_no_error(agent: Agent) -> None:
+    collect = [wire.CollectSpec(reader, f"{reader}.csv", optional=True) for reader in EMPTY]
+    script = "\n".join(f"echo '{text}' > {reader}.csv" for reader, text in EMPTY.items())
+    run_id = agent.passed(step("build", script, collect=collect))
+    assert "compile with nvcc -Xptxas=-v" in (agent.outcome(run_id).steps[0].message or "")
+    required = [wire.CollectSpec(reader, f"{reader}.csv") for reader in EMPTY]
+    outcome = agent.outcome(agent.submit(step("build", script, collect=required)))
+    assert outcome.steps[0].message.count(".csv: ") == len(EMPTY)
+
+
 def test_a_gate_without_a_value_never_passes(agent: Agent) -> None:
     steps = step("a", "true", gates=[SPEEDUP], optional=True), step("b", "true", gates=[SPEEDUP]), step("c", "true")
     outcome = agent.outcome(agent.submit(*steps))

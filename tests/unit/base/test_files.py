@@ -18,7 +18,7 @@ import pytest
 from fcctl_remote.base import files as host_files
 from orchestrator.base import files
 from orchestrator.base.errors import ConflictError, DiskError
-from orchestrator.base.journal import OwnerLock, owner_of
+from orchestrator.base.journal import OwnerLock, read_object
 from orchestrator.base.safe_paths import UNFINISHED
 from tests.support.command import source_environment
 from tests.support.small_disk import largest_file
@@ -246,15 +246,15 @@ def test_an_error_of_the_disk_says_what_to_do(number: int, message: str, hint: s
 
 def test_a_lock_says_who_has_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    assert owner_of(path) is None
+    assert read_object(path) is None
     for odd in (b"", b"{", b"[1]", b"\xff"):
         path.write_bytes(odd)
-        assert owner_of(path) is None
+        assert read_object(path) is None
     path.write_bytes(b"x" * 1000)
     lock = OwnerLock.take(path, 5.0)
     assert lock is not None
     assert lock.held
-    assert owner_of(path) == {"pid": os.getpid(), "host": socket.gethostname(), "started": 5.0}
+    assert read_object(path) == {"pid": os.getpid(), "host": socket.gethostname(), "started": 5.0}
     assert OwnerLock.take(path, 6.0) is None
     lock.release()
     lock.release()

@@ -16,7 +16,7 @@ import torch
 from flashcore import roundings
 from flashcore.build import Built
 from flashcore.errors import Unsupported
-from flashcore.extras import LOWER_RIGHT, Pages
+from flashcore.extras import LOWER_RIGHT, Pages, Scores
 from flashcore.launch import DTYPES, Kernel
 from flashcore.library import Args, Strides
 from flashcore.reach import Device
@@ -59,9 +59,10 @@ class Call:
         dtype: torch.dtype = torch.float16,
         causal: int = False,
         scale: float = 0.125,
+        scores: Scores | None = None,
     ) -> None:
         (B, H, S_q, D), (H_kv, S_kv) = queries, keys
-        self.causal, self.scale = causal, scale
+        self.causal, self.scale, self.scores = causal, scale, scores
         self.q = among_nans(dtype, B, H, S_q, D)
         self.k, self.v = (among_nans(dtype, B, H_kv, S_kv, D) for _ in range(2))
         self.out = among_nans(dtype, B, H, S_q, D)
@@ -72,6 +73,8 @@ class Call:
         for name, x in (("q", self.q), ("k", self.k), ("v", self.v), ("o", self.out)):
             setattr(self.args, name, x.data_ptr())
             setattr(self.args, name + "_stride", Strides(*x.stride()[:3]))
+        if scores is not None:
+            scores.fill(self.args)
 
     def used(self, library: ctypes.CDLL, workspace: torch.Tensor | None = None) -> float:
         """The part of the tolerance that the errors of a launch use. The workspace begins as NaN and ends unharmed
@@ -83,7 +86,7 @@ class Call:
         code = library.flashcore_forward(self.args)
         assert code == 0, library.flashcore_error(code)
         assert bool((memory[size : size + 64] == 255).all())
-        right = expected(self.q, self.k, self.v, causal=self.causal, scale=self.scale)
+        right = expected(self.q, self.k, self.v, causal=self.causal, scale=self.scale, scores=self.scores)
         return roundings.judge(self.out.double(), right).used
 
 
@@ -111,6 +114,17 @@ def test_both_types_and_head_dimensions(library: ctypes.CDLL, D: int, dtype: tor
     for splits in (1, 5):
         for H in (8, 24):  # half of an mma's rows, and more
             assert Call((2, H, 1, D), (2, 300), splits, dtype, scale=-0.3).used(library) <= 1, (splits, H)
+
+
+@pytest.mark.parametrize("splits", sampled([0, 1, 5], keep=(5,)))
+def test_a_window_hides_all_but_the_last_keys_of_each_query(library: ctypes.CDLL, splits: int) -> None:
+    """Of one key, within a tile, across several, and wider than all; rows that see none; more rows than a row tile."""
+    torch.manual_seed(6)
+    for (H, S_q, H_kv, S_kv), left, causal in itertools.product(
+        [(4, 1, 1, 700), (6, 5, 2, 333), (2, 40, 2, 300), (2, 9, 1, 5)], (0, 20, 150, 10_000, -1), (0, LOWER_RIGHT)
+    ):
+        call = Call((2, H, S_q, 64), (H_kv, S_kv), splits, causal=causal, scores=Scores((left, 0)))
+        assert call.used(library) <= 1, (H, S_q, H_kv, S_kv, left, causal)
 
 
 def test_a_launch_leaves_its_workspace_ready_for_its_replay(library: ctypes.CDLL) -> None:
@@ -153,19 +167,23 @@ def test_pages_in_any_order_and_lengths_on_the_device(tmp_path_factory: pytest.T
     variant = replace(VARIANTS["paged"], device="cpu")
     kernel = Kernel(Built(variant, variant.configure(), *(folder / "paged.so",) * 2, {}, "paged"))
     torch.manual_seed(5)
-    for keys, (H, S_q, H_kv, S, D) in itertools.product((16, 64), ((4, 1, 2, 100, 64), (8, 3, 1, 300, 128))):
+    for keys, (H, S_q, H_kv, S, D) in itertools.product(
+        (16, 64), ((4, 1, 2, 100, 64), (2, 1, 1, 5000, 64), (8, 3, 1, 300, 128))
+    ):
         q, k, v = (torch.randn(3, h, n, D).half() for h, n in ((H, S_q), (H_kv, S), (H_kv, S)))
         lengths = torch.tensor([S, 0, S // 2 + 1], dtype=torch.int32)
         key_cache, value_cache, table = in_pages(k, v, keys)
         pages = {"page_keys": keys, "table": table.data_ptr(), "table_stride": table.stride(0)}
-        for splits, causal in itertools.product((0, 4), (0, 2)):
+        for splits, causal, left in ((0, 0, None), (4, 0, None), (0, 2, None), (4, 2, None), (2, 2, 40), (1, 0, 130)):
+            scores = None if left is None else Scores((left, 0))
+            window = {} if left is None else {"window_left": left + 1, "window_right": 1}
             out = run(library, q, key_cache, value_cache, causal=causal, tiling=splits, S_kv=table.shape[1] * keys,
-                      lengths=lengths.data_ptr(), **pages)  # fmt: skip
+                      lengths=lengths.data_ptr(), **pages, **window)  # fmt: skip
             assert not out[1].any()
             for b in (0, 2):
                 one = slice(b, b + 1), slice(None), slice(int(lengths[b]))
-                right = expected(q[b : b + 1], k[one], v[one], causal=causal)
-                assert roundings.judge(out[b : b + 1].double(), right).used <= 1, (keys, H, splits, causal, b)
+                right = expected(q[b : b + 1], k[one], v[one], causal=causal, scores=scores)
+                assert roundings.judge(out[b : b + 1].double(), right).used <= 1, (keys, H, splits, causal, left, b)
         by_name = kernel.extended((Pages(table, lengths),), q, key_cache, value_cache, causal=LOWER_RIGHT)
         assert roundings.judge(by_name[2:].double(), expected(q[2:], k[2:, :, : lengths[2]], v[2:, :, : lengths[2]],
                                                               causal=LOWER_RIGHT)).used <= 1  # fmt: skip
@@ -190,6 +208,9 @@ def test_what_it_does_not_take(library: ctypes.CDLL) -> None:
         {"tiling": -1},
         {"tiling": 257},
         {"dtype": 2},
+        {"softcap": 1.0},
+        {"window_left": 9},  # and any key behind
+        {"window_left": 9, "window_right": 1, "causal": 1},
     ):
         args = Args(**{"B": 1, "H": 4, "H_kv": 2, "S_q": 1, "S_kv": 9, "D": 64, "scale": 1.0, **wrong})
         assert library.flashcore_workspace_bytes(args) == 0

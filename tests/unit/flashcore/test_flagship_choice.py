@@ -24,11 +24,13 @@ TIMES = json.loads((Path(__file__).resolve().parents[3] / "results/reference/h10
 GONE = "64x32x64,1,2pt"
 HOPPER, ADA = (9, 0), (8, 9)
 L4_SMS = 58
-FIELDS = ("rows", "warp_rows", "keys", "groups", "warps", "pipelined", "tensor_sums", "shared_q", "resident")
+FIELDS = (
+    "rows", "warp_rows", "keys", "groups", "warps", "pipelined", "tensor_sums", "shared_q", "resident", "staggered",
+)  # fmt: skip
 SOURCE = """
 #include "flagship_cost.cuh"
 
-struct Numbers { int rows, warp_rows, keys, groups, warps, pipelined, tensor_sums, shared_q, resident; };
+struct Numbers { int rows, warp_rows, keys, groups, warps, pipelined, tensor_sums, shared_q, resident, staggered; };
 
 extern "C" double clocks(const Numbers *c, const double *load, int causal, int processors, int major, int minor) {
   using namespace flashcore;
@@ -75,7 +77,11 @@ def clocks(library: ctypes.CDLL) -> Clocks:
 
 
 def tilings(D: int) -> list[dict[str, Any]]:
-    return [{**one, "shared_q": "q" in one["name"]} for one in TIMES["tilings"] if one["D"] == D]
+    return [
+        {**one, "shared_q": "q" in one["name"], "staggered": "s" in one["name"]}
+        for one in TIMES["tilings"]
+        if one["D"] == D
+    ]
 
 
 def on_an_l4(D: int) -> list[dict[str, Any]]:
@@ -103,8 +109,8 @@ def regrets(clocks: Clocks, sms: int, as_l4: bool) -> list[float]:
 def test_the_choice_costs_less_than_a_percent(clocks: Clocks, sms: int, as_l4: bool, shapes: int) -> None:
     found = regrets(clocks, sms, as_l4)
     assert len(found) == shapes
-    assert statistics.mean(found) <= 0.007
-    assert max(found) <= 0.13  # between two waves of blocks
+    assert statistics.mean(found) <= 0.005
+    assert max(found) <= 0.08
 
 
 #: Microseconds on an H200 (driver 580.159.04, CUDA 13.0), hot: 64x32x64,2,2pt and 128x32x64,1,2pt alone, then the

@@ -21,7 +21,6 @@ from flashcore.library import Args, Strides
 from flashcore.reach import Device
 from flashcore.shapes import Shape
 from flashcore.variant import Variant
-from tests.support.cuda_on_cpu.build import compile_on_cpu
 
 FLAGSHIP = registry.VARIANTS["flagship"]
 #: In place of those for a GPU: grouped heads, a mask, a tail on either side; strided; hostile and repeated; for
@@ -32,7 +31,7 @@ CASES = (
     Case("hot_row", Shape(1, 1, 17, 64, 90), "hot_row", scale=-0.3, repeats=2),
     Case("masked", Shape(2, 1, 17, 64, 90), causal=LOWER_RIGHT, mask="holes"),
 )
-with_auto = [pytest.mark.full, pytest.mark.group("flagship-auto")]
+with_auto = pytest.mark.group("flagship-auto")
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +42,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forced, "cases", cases)
 
 
-@pytest.fixture(scope="module")
-def flagship(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("flagship")
-    compile_on_cpu(FLAGSHIP, {}, folder)
-    return folder / "flagship.so"
-
-
-def kernel_of(library: Path) -> Kernel:
-    variant = replace(FLAGSHIP, device="cpu")
-    return Kernel(Built(variant, variant.configure(), library, library, {}, "flagship"))
+def kernel_of(library: ctypes.CDLL) -> Kernel:
+    variant, file = replace(FLAGSHIP, device="cpu"), Path(library._name)
+    return Kernel(Built(variant, variant.configure(), file, file, {}, "flagship"))
 
 
 def test_what_a_tiling_needs_follows_from_its_name() -> None:
@@ -68,22 +60,21 @@ def test_what_a_tiling_needs_follows_from_its_name() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.group("flagship-auto")
-def test_the_registry_lists_the_librarys_tilings(flagship: Path) -> None:
-    library = ctypes.CDLL(str(flagship))
-    library.flashcore_tiling.restype = ctypes.c_char_p
+@with_auto
+def test_the_registry_lists_the_librarys_tilings(auto: ctypes.CDLL) -> None:
+    auto.flashcore_tiling.restype = ctypes.c_char_p
     for dtype, D in FLAGSHIP.tilings:
         number = ("float16", "bfloat16").index(dtype)
         listed = {one.number: one.name.encode() for one in forced.among(FLAGSHIP, dtype, D)}
-        said = {n: library.flashcore_tiling(number, D, n) for n in range(max(listed) + 2)}
+        said = {n: auto.flashcore_tiling(number, D, n) for n in range(max(listed) + 2)}
         assert {n: name for n, name in said.items() if name} == listed
 
 
 @pytest.mark.full
-@pytest.mark.group("flagship-auto")
-def test_each_is_right_where_it_fits_and_refused_elsewhere(flagship: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_auto
+def test_each_is_right_where_it_fits_and_refused_elsewhere(auto: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
-    entries = forced.run(kernel_of(flagship), seed=1)
+    entries = forced.run(kernel_of(auto), seed=1)
     fits = {str(one): one.fits((8, 9)) for one in forced.of(FLAGSHIP)}
     assert {f"{e['dtype']} {e['D']} {e['name']}": e["status"] == "passed" for e in entries} == fits
     assert {e["status"] for e in entries} == {"passed", "unavailable"}
@@ -95,20 +86,19 @@ def test_each_is_right_where_it_fits_and_refused_elsewhere(flagship: Path, monke
 
 
 @pytest.mark.full
-@pytest.mark.group("flagship-auto")
-def test_the_sanitizer_watches_each_that_fits(flagship: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@with_auto
+def test_the_sanitizer_watches_each_that_fits(auto: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
     monkeypatch.setattr(forced, "WATCHED", ((1, 2, 17, 1, 20),))
     monkeypatch.setattr(sanitize, "SHAPES", ())
     watched = [one for one in forced.of(FLAGSHIP) if one.fits((8, 9))]
     masks = len(MASKS) * sum(one.masked for one in watched)
-    assert sanitize.launches(kernel_of(flagship)) == 2 * len(watched) + masks
+    assert sanitize.launches(kernel_of(auto)) == 2 * len(watched) + masks
 
 
 @pytest.mark.full
-@pytest.mark.group("flagship-auto")
-def test_masks_have_tilings_of_their_own_and_those_of_rows_one_that_leaves_tiles_out(flagship: Path) -> None:
-    library = ctypes.CDLL(str(flagship))
+@with_auto
+def test_masks_have_tilings_of_their_own_and_those_of_rows_one_that_leaves_tiles_out(auto: ctypes.CDLL) -> None:
     h100 = Device(132, 227 * 1024, 9, 0)
 
     def chosen(D: int, causal: int = 0, row: int | None = None, S_kv: int = 2048) -> str:
@@ -118,7 +108,7 @@ def test_masks_have_tilings_of_their_own_and_those_of_rows_one_that_leaves_tiles
             args.mask, args.mask_stride = 1, Strides(0, 0, row)  # the choice asks only if it is null
         blocks = [2 if names.get(n, "").startswith("128") else 3 for n in range(1, max(names) + 1)]
         held = (ctypes.c_int32 * len(blocks))(*blocks)
-        return names[library.flashcore_choice(ctypes.byref(args), ctypes.byref(h100), held)]
+        return names[auto.flashcore_choice(ctypes.byref(args), ctypes.byref(h100), held)]
 
     for D in (64, 128):
         assert not chosen(D).endswith("m")

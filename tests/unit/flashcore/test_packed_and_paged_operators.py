@@ -45,7 +45,7 @@ OPERATORS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "window": (torch.ops.flashcore.attention, (Q, K, V), {"window_left": 3, "softcap": 2.0}),
     "slopes": (torch.ops.flashcore.attention, (Q, K, V, None, 0.0, True, torch.rand(2, 4)), {}),
     "varlen": (torch.ops.flashcore.attention_varlen, (*PACKED, torch.rand(3, 4)), {"causal": True}),
-    "paged": (torch.ops.flashcore.attention_paged, paged(), {}),
+    "paged": (torch.ops.flashcore.attention_paged, paged(), {"window_left": 3}),
 }
 
 
@@ -89,11 +89,12 @@ def test_packed_sequences_are_attended_one_by_one() -> None:
 def test_pages_hold_what_a_whole_cache_holds() -> None:
     q, k, v = torch.randn(3, 8, 2, 64), torch.randn(3, 4, 75, 64), torch.randn(3, 4, 75, 64)
     lengths = torch.tensor([75, 33, 0], dtype=torch.int32)
-    out = attention_paged(q, *in_pages(k, v, 32), lengths)
-    for b, n in enumerate(lengths.tolist()):
-        whole = (q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n])
-        right = attention(*whole, enable_gqa=True, lower_right=True) if n else torch.zeros_like(whole[0])
-        assert torch.allclose(out[b : b + 1], right, atol=1e-6)
+    for window in ((-1, -1), (9, 0)):
+        out = attention_paged(q, *in_pages(k, v, 32), lengths, window=window)
+        for b, n in enumerate(lengths.tolist()):
+            whole = (q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n])
+            right = attention(*whole, enable_gqa=True, lower_right=True, window=window) if n else 0 * whole[0]
+            assert torch.allclose(out[b : b + 1], right, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from flashcore import inputs, reference, registry, separate, shapes
+from flashcore import inputs, ladder, reference, registry, separate, shapes
+from flashcore.command.asked import settings_of
 from flashcore.errors import UsageError
+from flashcore.tuned import Tuned
 from flashcore.variant import Constraint, Parameter, Variant
 
 
@@ -56,6 +58,18 @@ def test_every_registered_variant_is_complete(entry: Variant) -> None:
     assert "flashcore_forward" in entry.source.read_text(encoding="utf-8")
 
 
+def test_a_rung_is_a_variant_by_another_name() -> None:
+    """The names that results and jobs know stay; each idea has one of its own, and a rung below it."""
+    for at, rung in enumerate(ladder.RUNGS):
+        assert rung.below is None if at == 0 else rung.below in [one.name for one in ladder.RUNGS[:at]]
+        name, settings = registry.split(rung.name)
+        assert (name, settings) == registry.split(rung.label)
+        found = registry.VARIANTS[name]
+        assert found.label(found.configure(settings_of(settings))) == rung.label, "as documents have it"
+    assert {rung.label for rung in ladder.RUNGS} >= {"wmma", "fused", "stage2", "stage5"}
+    assert registry.split("staggered:TILE_N=64")[1][-2:] == ["STAGGERED=1", "TILE_N=64"]
+
+
 def test_an_unknown_variant_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean baseline"):
         registry.find("basline", lambda: "cpu")
@@ -68,18 +82,38 @@ def test_auto_follows_the_device() -> None:
     assert registry.find("auto", lambda: "cpu").name == "cpu"
 
 
-@pytest.mark.parametrize(("S", "keys", "window"), [(7, 7, 2), (3, 9, 0), (9, 3, 20), (5, 5, 4)])
-def test_a_window_is_read_counted_and_masked_alike(S: int, keys: int, window: int) -> None:
-    text = f"2,3,{S}:{keys},64,w{window}"
+HIDING = {
+    "2,3,7:7,64,w2": "window 2",
+    "2,3,3:9,64,w0": "window 0",
+    "2,3,9:3,64,w20": "window 20",
+    "2,3,5,64,w4": "window 4",
+    "3,2,5:20,64,left": "mask left",
+    "3,2:1,5:20,64,right": "mask right",
+    "2,2,9:25,64,rows": "mask rows",
+    "1,2,40,64,n5": "5 sequences",
+    "1,2,5,64,n3": "3 sequences",
+}
+
+
+@pytest.mark.parametrize("text", HIDING)
+def test_what_a_shape_hides_is_read_counted_and_masked_alike(text: str) -> None:
     shape = shapes.parse(text)[text]
     tensors = inputs.draw(shape, 0, "cpu")
-    mask = reference.windowed(*tensors, shape.window)
+    mask = inputs.visible(shape, "cpu")
     assert mask is not None
-    assert shape.scores == 6 * int(mask.sum())
-    right = reference.attention64(*tensors, mask=mask)
-    assert torch.equal(reference.attention64(*tensors, **inputs.options(shape)), right)
-    assert str(shape).endswith(f"window {window})")
+    whole = mask.expand(shape.B, shape.H, shape.S, shape.keys)
+    assert shape.scores == int(whole.sum())
+    assert shape.keys_read == int(whole[:, 0].any(1).sum())
+    variant = registry.VARIANTS["extended"]
+    right = reference.expected(*tensors, mask=mask)
+    found = reference.expected_of(variant, tensors, **inputs.options(shape, "cpu"))
+    assert torch.allclose(found.right, right.right, atol=1e-12)
+    assert torch.allclose(found.spread.variance, right.spread.variance)
+    assert torch.allclose(reference.rival("sdpa", shape, "cpu")(*tensors).double(), right.right, atol=2e-3)
+    assert HIDING[text] in str(shape)
     assert shapes.Shape(**shape.as_dict()) == shape
+    with pytest.raises(UsageError, match="baseline takes"):
+        Tuned(registry.VARIANTS["baseline"]).choice(replace(shape, H_kv=None))
 
 
 def test_shapes_are_parsed_by_name_and_by_numbers() -> None:
@@ -97,7 +131,11 @@ def test_shapes_are_parsed_by_name_and_by_numbers() -> None:
     assert str(decode) == "1,32,1,128 (keys 4096, heads of keys 8)"
 
 
-@pytest.mark.parametrize("text", ["missoin", "1,8,512", "1,8,0,64", "1,8,x,64", "", "-1,8,512,64", "1,8:3,5,64"])
+@pytest.mark.parametrize(
+    "text",
+    ["missoin", "1,8,512", "1,8,0,64", "1,8,x,64", "", "-1,8,512,64", "1,8:3,5,64", "2,8,64,64,n4", "1,8,3,64,n4",
+     "1,8,64,64,up"],
+)  # fmt: skip
 def test_what_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="shape"):
         shapes.parse(text)
