@@ -275,9 +275,7 @@ IMAGES = Collection("images", "image", _images)
 NETWORKS = Collection("networks", "network", _networks)
 FIREWALLS = Collection("firewalls", "firewall", _firewalls)
 RESERVATIONS = Collection("reservations", "reservation", lambda _call: ())  # a project without any
-INSTANCES = Collection(
-    "instances", "instance", lambda call: [instances.view(call.world, m) for m in call.world.machines.values()]
-)
+INSTANCES = Collection("instances", "instance", _instances)
 DISKS = Collection("disks", "disk", lambda call: call.world.disks.values())
 SNAPSHOTS = Collection("snapshots", "snapshot", lambda call: call.world.snapshots.values())
 ADDRESSES = Collection("addresses", "address", lambda call: call.world.addresses.values())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import plistlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -88,11 +89,11 @@ def is_installed(workspace: Path) -> bool:
 
 
 def installed(kind: Kind, entry: Entry) -> bool:
-    """Whether exactly this entry is there."""
-    folder = _folder(kind)
+    """Whether exactly this entry is there, of a shell with any PATH."""
+    files = [render(kind, entry)]
     if kind == "launchd":
-        return _text(folder / plist_name(entry)) in (plist(entry), plist(entry, "Background"))
-    return all(_text(folder / name) == text for name, text in render(kind, entry).items())
+        files.append({plist_name(entry): plist(entry, "Background")})
+    return any(all(_text(_folder(kind) / name) == _PATH.sub("", text) for name, text in one.items()) for one in files)
 
 
 def findings(workspace: Path, statuses: Callable[[], Iterable[ScheduleStatus]]) -> list[Finding]:
@@ -158,9 +159,14 @@ def _check_files(kind: Kind, paths: Sequence[str]) -> None:
         must(["systemd-analyze", "--user", "verify", *paths])
 
 
+#: Of a unit, and of a plist.
+_PATH = re.compile(r"^Environment=[^\n]*|<key>PATH</key>\s*<string>.*?</string>", re.MULTILINE | re.DOTALL)
+
+
 def _text(path: Path) -> str | None:
+    """What is in the file, without PATH."""
     try:
-        return path.read_text(encoding="utf-8")
+        return _PATH.sub("", path.read_text(encoding="utf-8"))
     except OSError:
         return None
 

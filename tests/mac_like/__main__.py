@@ -18,12 +18,13 @@ import tempfile
 from pathlib import Path
 
 from tests.mac_like import programs
+from tests.support import scratch
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: What a Mac does as the controller: commands, the sandbox, its own scheduler, what goes to a machine and comes back.
 TESTS = (
-    "tests/mac_like",
+    "tests/mac_like", "tests/unit/docs/test_setup_script.py",
     "tests/unit/base", "tests/unit/cli", "tests/unit/machines", "tests/unit/runs", "tests/unit/schedules",
     "tests/integration/cli", "tests/integration/emulator", "tests/integration/host_program",
     "tests/integration/machines", "tests/integration/runs", "tests/integration/schedules",
@@ -44,7 +45,7 @@ SAMPLE = (
 
 def main(arguments: list[str]) -> int:
     """The exit code of pytest."""
-    base = Path(tempfile.mkdtemp(prefix="mac"))
+    base = Path(tempfile.mkdtemp(prefix="mac", dir=scratch.folder()))
     try:
         home = base / "Users" / "Zoë Müller"
         temporary = base / "var/folders/zz/zyxvpxvq6csfxvn_n0000000000000" / "T"

@@ -45,7 +45,9 @@ static int add(int dir, char *out, const char *name, size_t length) {
     memcpy(out + end, name, length);
     out[end + length] = 0;
     if (exists(dir, out)) return 1;
+    int letters = strpbrk(out + end, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") != NULL;
     out[end] = 0;
+    if (!letters) return 0; /* it has no other spelling */
     int fd = syscall(SYS_openat, dir, end ? out : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
     int found = 0;

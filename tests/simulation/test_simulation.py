@@ -76,6 +76,14 @@ ONCE_FOUND = [
         release="delete",
         rebuild=True,
     ),
+    # A start was interrupted before the machine ran, and billed as if it had run since its start before that one.
+    Schedule(1042, (Fault(22, "interrupt"),), ("run", "go on", "go on", "ps")),
+    Schedule(
+        2610,
+        (Fault(48, "interrupt"), Fault(56, "kill"), Fault(100, "interrupt"), Fault(135, "kill_after")),
+        ("session", "run", "go on", "wake", "run", "ps"),
+        month_cap=50.0,
+    ),
     # What a killed run cost past midnight was all counted on the day before, and the new day's cap was whole.
     Schedule(
         3267,

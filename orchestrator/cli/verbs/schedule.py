@@ -14,7 +14,7 @@ from orchestrator.views.figures import local
 from orchestrator.workspace.root import FILE_NAME
 
 if TYPE_CHECKING:
-    from orchestrator.schedules.due import Firing, Schedule
+    from orchestrator.schedules.due import Firing
     from orchestrator.workspace.workspace import Workspace
 
 
@@ -43,6 +43,7 @@ def add(
     """Add the schedule NAME to fcctl.toml."""
     from orchestrator.runs.job.plan import parse_settings
     from orchestrator.schedules import add as schedule_add
+    from orchestrator.schedules import os_scheduler
     from orchestrator.workspace import root
 
     workspace = cli.workspace()
@@ -56,17 +57,11 @@ def add(
     present, caps = workspace.config.schedules, workspace.config.budget
     new = schedule_add.checked(name, given, present, caps, on, checked_job, searches)
     root.add_table(workspace.root / FILE_NAME, ("schedules", name), given)
-    if cli.show({"schedule": name, "next": [t.isoformat() for t in schedule_add.first_times(new, time.time())]}):
+    times = schedule_add.first_times(new, time.time())
+    if cli.show({"schedule": name, "next": [t.isoformat() for t in times]}):
         return
-    _say_added(cli, workspace, name, new)
-
-
-def _say_added(cli: Cli, workspace: Workspace, name: str, new: Schedule) -> None:
-    from orchestrator.schedules import add as schedule_add
-    from orchestrator.schedules import os_scheduler
-
-    times = ", ".join(local(t.timestamp()) for t in schedule_add.first_times(new, time.time()))
-    cli.note(f"added [schedules.{name}] to fcctl.toml; due {times or 'never'} (this computer's time)")
+    shown = ", ".join(local(t.timestamp()) for t in times) or "never"
+    cli.note(f"added [schedules.{name}] to fcctl.toml; due {shown} (this computer's time)")
     if not os_scheduler.is_installed(workspace.root):
         cli.note("scheduler not installed; to install it: fcctl schedule install")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.base.errors import BudgetError, FcctlError, UsageError
 from orchestrator.machines.cloud import Hardware
@@ -15,7 +15,7 @@ from orchestrator.money.caps import EGRESS_USD_PER_GIB, Budget
 from orchestrator.money.estimate import CostPlan, Past
 from orchestrator.money.prices.machine import list_price, machine_price
 from orchestrator.money.prices.rates import hourly_plan, machine_choices, old_prices
-from orchestrator.runs.job.job import Job, Step
+from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import slice_steps
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
@@ -31,32 +31,26 @@ EGRESS_RUNS = 5
 
 def cost_plan(
     store: FileStore, job: Job, target: Target, budget: Budget, steps_range: str | None = None,
-    builder: Target | None = None,
+    builder: Target | None = None, where: Literal["host", "controller"] = "host",
 ) -> CostPlan:  # fmt: skip
-    """Returns the cost plan of ``job`` on ``target``, with that of its local steps on ``builder``; asks no machine and
-    no cloud. Raises UsageError for an unknown step, ConfigError without a price or if the steps exceed the target's
+    """Returns the cost plan of ``job`` on ``target``, and of its local steps on ``builder``; asks no machine and no
+    cloud. Raises UsageError for an unknown step, ConfigError without a price or if the steps exceed the target's
     limit."""
-    steps = slice_steps(job.steps, steps_range)
-    there = [step for step in steps if step.where == "host"]
-    if not there:
+    steps = [step for step in slice_steps(job.steps, steps_range) if step.where == where]
+    if not steps:
         raise UsageError(f"no step of '{job.job}' runs on the machine", hint=f"fcctl jobs show {job.job}")
-    egress_usd = known_egress_usd(store, job.job)
-
-    def on(machine: Target, steps: list[Step], max_minutes: float | None, also: CostPlan | None) -> CostPlan:
-        return costs.cost_plan(
-            job.job,
-            machine,
-            budget,
-            [(step.activity, step.spec()) for step in steps],
-            max_minutes=max_minutes,
-            job_cap_usd=job.budget.usd,
-            past=list(_past(store, job.job, machine.name, {step.id for step in steps})),
-            egress_usd=egress_usd,
-            builder=also,
-        )
-
-    compiles = None if builder is None else on(builder, [step for step in steps if step not in there], None, None)
-    return on(target, there, job.budget.minutes, compiles)
+    wanted = {step.id for step in steps}
+    return costs.cost_plan(
+        job.job,
+        target,
+        budget,
+        [(step.activity, step.spec()) for step in steps],
+        max_minutes=job.budget.minutes if where == "host" else None,
+        job_cap_usd=job.budget.usd,
+        past=list(_past(store, job.job, target.name, wanted)),
+        egress_usd=known_egress_usd(store, job.job),
+        builder=cost_plan(store, job, builder, budget, steps_range, where="controller") if builder else None,
+    )
 
 
 def _past(store: FileStore, job: str, target: str, steps: set[str]) -> Iterator[Past]:

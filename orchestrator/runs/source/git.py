@@ -156,8 +156,8 @@ def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *opti
         name = os.fsdecode(row[2:])
         if not name or listing.is_own(prefix + name):
             continue
-        new = row[:1] == b"?"
-        if name.endswith("/") or _is_folder(root / prefix / name):
+        new, place = row[:1] == b"?", root / prefix / name
+        if name.endswith("/") or (place.is_dir() and not place.is_symlink()):
             _nested(git, root, prefix + name.rstrip("/"), listing, depth)
         else:
             listing.paths.add(prefix + name)
@@ -187,13 +187,6 @@ def _walk(root: Path, listing: _Listing) -> Iterator[str]:
                 yield prefix + name
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
 def _leave_out_twins(listing: _Listing) -> None:
     """Leaves out names that differ by case alone, for which the disk has one file: its content is that of one name, and
     nobody knows of which. A Mac's disk is such."""
@@ -212,19 +205,15 @@ def _leave_out_twins(listing: _Listing) -> None:
 def _spell_as_tracked(listing: _Listing) -> None:
     """Spells new files and their folders as git tracks them, as `git add` does: the machine's disk has two folders for
     two spellings."""
-    spelling = {".": "."}
-    for path in listing.paths - listing.new:
-        spelling.update((folded(str(one)), str(one)) for one in _with_parents(path))
+    spelling = {".": PurePath()}
+    for place in map(PurePath, listing.paths - listing.new):
+        spelling.update((folded(str(one)), one) for one in (place, *place.parents))
     tracked = {}
-    for path in listing.new:
-        known = next(one for one in _with_parents(path) if folded(str(one)) in spelling)
-        tracked[path] = str(PurePath(spelling[folded(str(known))], PurePath(path).relative_to(known)))
+    for place in map(PurePath, listing.new):
+        known = next(one for one in (place, *place.parents) if folded(str(one)) in spelling)
+        tracked[str(place)] = str(spelling[folded(str(known))] / place.relative_to(known))
     listing.paths = {tracked.get(path, path) for path in listing.paths}
     listing.new = listing.paths & set(tracked.values())
-
-
-def _with_parents(path: str) -> list[PurePath]:
-    return [PurePath(path), *PurePath(path).parents]
 
 
 def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> TreeEntry | None:

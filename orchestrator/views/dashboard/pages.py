@@ -176,11 +176,14 @@ def _spending(site: DashboardContext, by: str) -> list[Block]:
     found = outlook(services)
     sums = totals(lines(services), cast("Grouping", by), budget.zone)
     blocks: list[Block] = [*caps_bars(found), *_reserved(found)]
-    if not sums:
-        return [*blocks, Text("No costs yet. The worst case of a run: fcctl cost plan JOB"), caps_grid(found)]
     shown = sums[-LEDGER_ROWS:] if by in TIMES else sums[:LEDGER_ROWS]
-    blocks += [totals_bars(shown, by), totals_grid(shown, by, budget.timezone), *more(sums, LEDGER_ROWS)]
-    return [*blocks, Heading("Forecast"), forecast_grid(found), Heading("Caps"), caps_grid(found)]
+    if sums:
+        blocks += [totals_bars(shown, by), totals_grid(shown, by, budget.timezone), *more(sums, LEDGER_ROWS)]
+    else:
+        blocks.append(Text("No costs yet. The worst case of a run: fcctl cost plan JOB"))
+    if found.forecast.total:
+        blocks += [Heading("Forecast"), forecast_grid(found)]
+    return [*blocks, Heading("Caps"), caps_grid(found)]
 
 
 def _reserved(found: Outlook) -> Iterator[Grid]:

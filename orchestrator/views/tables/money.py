@@ -161,7 +161,7 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
         download = f", and {usd(plan.egress_usd)} for downloading as much as earlier runs" if plan.egress_usd else ""
         yield f"Of that, {usd(rest)} is for its disks and its address while the machine runs{download}."
         if plan.builder is not None:
-            rate, built = usd(plan.builder.choices[0].price.usd), usd(plan.builder.worst_usd)
+            rate, built = price(plan.builder.choices[0].price.usd), usd(plan.builder.worst_usd)
             yield f"Of that, {built} is for {plan.builder.target}, at {rate} an hour: this computer has no nvcc."
         how = "as last seen" if plan.seen else f"as [targets.{plan.target}] describes it"
         yield f"The machine is priced {how}; to ask the cloud: fcctl run --dry-run."

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.views.figures import usd
 from tests.support import forked
 from tests.support.cloud_workspace import PROJECT, ZONES, CloudWorkspace
 from tests.support.tiers import sampled
@@ -140,10 +141,10 @@ def test_its_worst_case_counts_against_the_caps(laptop: Callable[..., Laptop]) -
     assert costs["worst_usd"] == pytest.approx(plan["total_usd"], rel=1e-4)
     assert plan["total_usd"] == pytest.approx(plan["usd"] + plan["builder_usd"])
     shown = workspace.fcctl("cost", "plan", "quick", "--on", "l4").stdout
-    assert f"It costs at most ${plan['total_usd']:.4f}: " in shown
-    assert f"Of that, ${plan['builder_usd']:.4f} is for builder, at $0." in shown
+    assert f"It costs at most {usd(plan['total_usd'])}: " in shown
+    assert f"Of that, {usd(plan['builder_usd'])} is for builder, at $0." in shown
     assert (
-        f"total       ${plan['total_usd']:.2f} at most"
+        f"total       {usd(plan['total_usd'])} at most"
         in workspace.fcctl("run", "quick", "--on", "l4", "--dry-run").stdout
     )
     alone = str(round(plan["usd"] + plan["builder_usd"] / 2, 4))

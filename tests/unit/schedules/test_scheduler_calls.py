@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,8 @@ def test_systemd(tools: Tools, entry: Entry, private_home: Path, monkeypatch: py
     assert os_scheduler.install("systemd", entry) == paths
     assert tools.calls == ["systemctl --user daemon-reload", f"systemctl --user enable --now {entry.name}.timer"]
     assert os_scheduler.installed("systemd", entry)
+    assert os_scheduler.installed("systemd", replace(entry, path="/another/shell"))
+    assert not os_scheduler.installed("systemd", replace(entry, argv=("/another/python",)))
     Path(paths[1]).write_text("changed")
     assert not os_scheduler.installed("systemd", entry)
     tools.calls.clear()
@@ -106,7 +109,8 @@ def test_launchd(tools: Tools, entry: Entry, private_home: Path) -> None:
     unloads = [f"launchctl bootout {domain}/dev.fcctl.{entry.name}" for domain in (gui, user)]
     assert os_scheduler.install("launchd", entry) == [path]
     assert tools.calls == [*unloads, f"launchctl bootstrap {gui} {path}"]
-    assert os_scheduler.installed("launchd", entry)
+    assert os_scheduler.installed("launchd", replace(entry, path="/another/shell"))
+    assert not os_scheduler.installed("launchd", replace(entry, argv=("/another/python",)))
     tools.calls.clear()
     assert os_scheduler.uninstall("launchd", entry) == [path]
     assert tools.calls == unloads
