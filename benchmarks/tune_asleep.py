@@ -121,7 +121,7 @@ def search(folder: Path, gpus: int, strategy: str, hosts: bool) -> dict[str, Any
             time.sleep(0.05)
         if offer.exists():
             offered = json.loads(offer.read_bytes())
-            told.write_text(json.dumps({**offered, "scheduler": offered["port"], "patience_s": 60}))
+            told.write_text(json.dumps({**offered, "scheduler": offered["port"]}))
     if lead.wait() != 0:
         for member in members:
             member.terminate()

@@ -60,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         "--shape",
         default=None,
         metavar="SHAPE",
-        help="all, a name, B,H,S,D or B,H:H_kv,S:S_kv,D, and ,wN for a window; several separated by ';'",
+        help="all, a name, B,H,S,D or B,H:H_kv,S:S_kv,D, and ,wN for a window, ,left ,right or ,rows for a mask, ,nN "
+        "for packed sequences; several separated by ';'",
     )
 
     building = verbs.add_parser(

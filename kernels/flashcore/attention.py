@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,10 +37,9 @@ import torch.nn.functional as F
 from torch.autograd import forward_ad, profiler
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
-from flashcore import build, registry
-from flashcore.errors import FlashcoreError, Unsupported
+from flashcore import eligible
+from flashcore.errors import Unsupported
 from flashcore.extras import ANY, LOWER_RIGHT, Scores, with_lower_right
-from flashcore.launch import DTYPES, Kernel, mask_fits
 
 NAME = "flashcore::attention"
 SCHEMA = (
@@ -50,21 +47,8 @@ SCHEMA = (
     "bool is_causal=False, Tensor? alibi_slopes=None, *, float? scale=None, bool enable_gqa=False, "
     "bool lower_right=False, int window_left=-1, int window_right=-1, float softcap=0.0) -> Tensor"
 )
-#: The kernel that computes, and the one where at most so many queries, those of all heads that share keys, read at
-#: least so many keys: with fewer the flagship is as fast. Each is compiled when it is first needed.
-VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
-EXTENDED = registry.VARIANTS["extended"]  # for windows, softcap, ALiBi and packed sequences
-MOST_ROWS, LEAST_KEYS = 16, 1024
-#: Of the flagship's head dimensions, those that were checked and timed on a GPU.
-HEAD_DIMS = (64, 80, 128, 256)
-#: cp.async and mma.sync as the flagship uses them came with this compute capability.
-OLDEST = (8, 0)
-#: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
-MAX_GRID = 65535
-
 _library = torch.library.Library("flashcore", "FRAGMENT")
 _sdpa = F.scaled_dot_product_attention  # the original, whatever swapped() puts in its place
-_building = threading.Lock()
 
 
 def attention(
@@ -157,122 +141,37 @@ def _operator(
     )
     plain = type(query) is type(key) is type(value) is torch.Tensor and (mask is None or type(mask) is torch.Tensor)
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
-    known = plain and not wanted and _unwatched() and _fits(query, key, value, causal, gqa, mask)
-    name, library = _chosen(query, key, causal, mask)
-    there = known and (mask is None or mask.dim() == 4)
-    kernel, way = (_kernel(name, library), _decode_way() if name == DECODE else _short_way()) if there else (None, None)
-    if kernel is not None and way is not _operator:
-        kernel.teach(way, (query, key, value, causal, scale, None, mask), out)
+    known = plain and not wanted and _unwatched() and eligible.fits(query, key, value, causal, gqa, mask)
+    if known and (mask is None or mask.dim() == 4):
+        name, library = eligible.chosen(query, key, causal, mask)
+        kernel, way = eligible.kernel(name, library), _decode_way() if name == eligible.DECODE else _short_way()
+        if kernel is not None and way is not _operator:
+            kernel.teach(way, (query, key, value, causal, scale, None, mask), out)
     return out
 
 
 def _beyond(*call: Any) -> Any:
     """Of a call that the flagship's Launcher does not know: that of :data:`DECODE` may."""
-    name, _ = _chosen(call[0], call[1], call[3], call[6])
-    return (_decode_way() if name == DECODE else _operator)(*call)
-
-
-def _chosen(query: torch.Tensor, key: torch.Tensor, causal: int, mask: torch.Tensor | None) -> tuple[str, int]:
-    """The variant for tensors that fit, and which of its libraries."""
-    if query.dim() != 4 or key.dim() != 4:
-        return VARIANT.name, 0
-    masked = mask is not None or (causal == LOWER_RIGHT and query.shape[2] != key.shape[2])
-    few = query.shape[1] * query.shape[2] <= MOST_ROWS * key.shape[1] and key.shape[2] >= LEAST_KEYS
-    D = query.shape[3]
-    if few and mask is None and D in registry.VARIANTS[DECODE].head_dims:
-        return DECODE, 0
-    return VARIANT.name, VARIANT.library_of(D, masked)
-
-
-def _fits(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    causal: int,
-    enable_gqa: bool,
-    mask: torch.Tensor | None = None,
-) -> bool:
-    """Whether the flagship takes these tensors."""
-    if not query.is_cuda or query.dim() != 4 or key.dim() != 4 or value.shape != key.shape:
-        return False
-    B, H, S, D = query.shape
-    heads = key.shape[1]
-    if key.shape[0] != B or key.shape[3] != D or not heads or (heads != H and (not enable_gqa or H % heads)):
-        return False
-    if query.dtype not in DTYPES or D not in HEAD_DIMS or not query.numel() or not key.numel():
-        return False
-    if H > MAX_GRID or B > MAX_GRID or (causal and S > 16 * MAX_GRID) or not _takes(mask, query, key, causal):
-        return False
-    same = key.dtype is value.dtype is query.dtype and key.device == value.device == query.device
-    return same and _recent(query.get_device()) and all(_aligned(t) for t in (query, key, value))
-
-
-def _takes(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, causal: int) -> bool:
-    """Whether the flagship takes these masks; PyTorch refuses ``mask`` beside ``is_causal``."""
-    D = query.shape[3]
-    if causal == LOWER_RIGHT and D not in VARIANT.lower_right:
-        return False
-    if mask is None:
-        return True
-    if D not in VARIANT.masks or causal == 1:
-        return False
-    full = (*query.shape[:3], key.shape[2])
-    return mask.device == query.device and mask.dim() <= 4 and mask_fits(_four(mask), full)
-
-
-def _four(mask: torch.Tensor) -> torch.Tensor:
-    """``mask`` with leading dimensions of 1, four in all."""
-    return mask.expand(*(1,) * (4 - mask.dim()), *mask.shape)
-
-
-def _aligned(tensor: torch.Tensor) -> bool:
-    """Rows of 16-byte pieces at multiples of 16 bytes, which is how they are copied."""
-    if tensor.data_ptr() % VARIANT.alignment or not tensor.data_ptr():
-        return False
-    *strides, last = tensor.stride()
-    unit = VARIANT.alignment // tensor.element_size()
-    return last == 1 and not any(s % unit for n, s in zip(tensor.shape, strides) if n > 1)  # noqa: B905 (Python 3.9)
-
-
-@functools.cache
-def _recent(device: int) -> bool:
-    return torch.cuda.get_device_capability(device) >= OLDEST
-
-
-def _kernel(variant: str, library: int = 0) -> Kernel | None:
-    """A kernel, whose first and whose given library are compiled for the GPUs that are here; None, after one warning,
-    where that cannot be done."""
-    with _building:
-        return _built(variant, library)
+    name, _ = eligible.chosen(call[0], call[1], call[3], call[6])
+    return (_decode_way() if name == eligible.DECODE else _operator)(*call)
 
 
 @functools.cache
 def _short_way() -> Any:
     """The function that launches the flagship: its Launcher, or :func:`_operator` if no Launcher can be built. Called
     with the values of a :data:`flashcore.launch.Call` whose output is None."""
-    return _launcher(VARIANT.name, _beyond)
+    return _launcher(eligible.VARIANT.name, _beyond)
 
 
 @functools.cache
 def _decode_way() -> Any:
     """The same for :data:`DECODE`."""
-    return _launcher(DECODE, _operator)
+    return _launcher(eligible.DECODE, _operator)
 
 
 def _launcher(variant: str, slow: Any) -> Any:
-    kernel = _kernel(variant) if torch.cuda.is_available() else None
+    kernel = eligible.kernel(variant) if torch.cuda.is_available() else None
     return (kernel and kernel.launcher(slow)) or _operator
-
-
-@functools.cache
-def _built(variant: str, library: int) -> Kernel | None:
-    try:
-        found = {torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())}
-        archs = ",".join(f"{major}{minor}" for major, minor in sorted(found) if (major, minor) >= OLDEST)
-        return Kernel(build.build(registry.VARIANTS[variant], archs=archs, libraries=(library,)))
-    except FlashcoreError as e:
-        warnings.warn(f"{NAME} calls PyTorch instead: {e}", RuntimeWarning, stacklevel=4)
-        return None
 
 
 # ------------------------------------------------------------------------------------------------ the operator
@@ -302,10 +201,10 @@ def _eager(
     if scores.window != ANY or softcap or alibi_slopes is not None:
         return _with_scores(query, key, value, attn_mask, dropout_p, causal, scale, enable_gqa, scores)
     once = dropout_p == 0.0 and not (is_causal and lower_right)
-    if once and _fits(query, key, value, causal, enable_gqa, attn_mask):
-        kernel = _kernel(*_chosen(query, key, causal, attn_mask))
+    if once and eligible.fits(query, key, value, causal, enable_gqa, attn_mask):
+        kernel = eligible.kernel(*eligible.chosen(query, key, causal, attn_mask))
         if kernel is not None:
-            mask = None if attn_mask is None else _four(attn_mask)
+            mask = None if attn_mask is None else eligible.four(attn_mask)
             return kernel(query, key, value, causal=causal, scale=scale, mask=mask)
     if lower_right:
         attn_mask = with_lower_right(attn_mask, query, key)
@@ -328,11 +227,11 @@ def _with_scores(
     if dropout_p:
         raise Unsupported(f"{NAME} has no dropout with a window, softcap or ALiBi", hint="use dropout_p=0.0")
     scores.check(query)
-    fits = query.shape[-1] in EXTENDED.head_dims and _fits(query, key, value, causal, enable_gqa, mask)
-    few = scores.needs(causal) == "window" and fits and _chosen(query, key, causal, mask)[0] == DECODE
-    kernel = _kernel(DECODE if few else EXTENDED.name) if fits else None
+    fits = query.shape[-1] in eligible.EXTENDED.head_dims and eligible.fits(query, key, value, causal, enable_gqa, mask)
+    few = scores.needs(causal) == "window" and fits and eligible.chosen(query, key, causal, mask)[0] == eligible.DECODE
+    kernel = eligible.kernel(eligible.DECODE if few else eligible.EXTENDED.name) if fits else None
     if kernel is not None:
-        four = None if mask is None else _four(mask)
+        four = None if mask is None else eligible.four(mask)
         return kernel.extended((scores,), query, key, value, causal=causal, scale=scale, mask=four)
     if query.shape[-3] != key.shape[-3] and not enable_gqa:
         raise RuntimeError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: pass enable_gqa=True")
@@ -369,7 +268,7 @@ def _refuse_tangents(*tensors: torch.Tensor) -> None:
         )
 
 
-def _no_backward(_context: Any, *_gradients: Any) -> None:
+def no_backward(_context: Any, *_gradients: Any) -> None:
     raise Unsupported(
         f"{NAME} has no backward pass",
         cause="the caller requested a gradient through its output",
@@ -396,6 +295,6 @@ def _autocast(device: str) -> Any:
 
 _library.impl("attention", _eager, "CompositeExplicitAutograd")
 torch.library.register_fake(NAME, _fake, lib=_library)
-torch.library.register_autograd(NAME, _no_backward, lib=_library)
+torch.library.register_autograd(NAME, no_backward, lib=_library)
 for _device in ("cpu", "cuda"):
     _library.impl("attention", _autocast(_device), f"Autocast{_device.upper()}")

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from flashcore import attention as operator
-from flashcore.attention import EXTENDED
+from flashcore import eligible
+from flashcore.attention import no_backward
 from flashcore.extras import ANY, LOWER_RIGHT, Packed, Scores
 
 NAME = "flashcore::attention_varlen"
@@ -82,8 +82,8 @@ def _eager(
     _check(query, key, value, packed, scores)
     mode = LOWER_RIGHT if causal else 0
     q, k, v = (x.detach().transpose(0, 1)[None] for x in (query, key, value))
-    fits = query.shape[-1] in EXTENDED.head_dims and operator._fits(q, k, v, mode, True)  # noqa: SLF001
-    kernel = operator._kernel(EXTENDED.name) if fits and max_seqlen_q and max_seqlen_k else None  # noqa: SLF001
+    fits = query.shape[-1] in eligible.EXTENDED.head_dims and eligible.fits(q, k, v, mode, True)
+    kernel = eligible.kernel(eligible.EXTENDED.name) if fits and max_seqlen_q and max_seqlen_k else None
     out = torch.empty_like(query)
     if kernel is not None:
         kernel.extended((scores, packed), q, k, v, causal=mode, scale=scale, out=out.transpose(0, 1)[None])
@@ -121,4 +121,4 @@ def _fake(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 _library.impl("attention_varlen", _eager, "CompositeExplicitAutograd")
 torch.library.register_fake(NAME, _fake, lib=_library)
-torch.library.register_autograd(NAME, operator._no_backward, lib=_library)  # noqa: SLF001
+torch.library.register_autograd(NAME, no_backward, lib=_library)

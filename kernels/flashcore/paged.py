@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from flashcore import attention as operator
-from flashcore import registry
+from flashcore import eligible, registry
+from flashcore.attention import no_backward
 from flashcore.extras import ANY, LOWER_RIGHT, Pages, Scores
 
 NAME = "flashcore::attention_paged"
@@ -81,7 +81,7 @@ def _eager(
     mode = LOWER_RIGHT if causal else 0
     fits = scores.window == ANY or scores.needs(mode) == "window"
     fits = fits and _fits(query, key_cache, value_cache, mode)
-    kernel = operator._kernel(VARIANT.name) if fits else None  # noqa: SLF001
+    kernel = eligible.kernel(VARIANT.name) if fits else None
     if kernel is not None:
         extras = Pages(block_table, seqlens_k, max_seqlen_k), *(() if scores.window == ANY else (scores,))
         return kernel.extended(extras, query, key_cache, value_cache, causal=mode, scale=scale)
@@ -97,8 +97,8 @@ def _fits(query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tenso
     if key_cache.shape[2] not in PAGES or query.shape[-1] not in VARIANT.head_dims or not len(key_cache):
         return False
     k, v = (cache[:1].expand(len(query), *cache.shape[1:]) for cache in (key_cache, value_cache))
-    aligned = all(operator._aligned(cache) for cache in (key_cache, value_cache))  # noqa: SLF001
-    return aligned and operator._fits(query, k, v, causal, enable_gqa=True)  # noqa: SLF001
+    aligned = all(eligible.aligned(cache) for cache in (key_cache, value_cache))
+    return aligned and eligible.fits(query, k, v, causal, enable_gqa=True)
 
 
 def _check(
@@ -133,4 +133,4 @@ def _fake(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 _library.impl("attention_paged", _eager, "CompositeExplicitAutograd")
 torch.library.register_fake(NAME, _fake, lib=_library)
-torch.library.register_autograd(NAME, operator._no_backward, lib=_library)  # noqa: SLF001
+torch.library.register_autograd(NAME, no_backward, lib=_library)

@@ -47,7 +47,7 @@ _FLAGSHIP_TILINGS = {
     **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},
 }  # fmt: skip
 _EXTENDED_TILINGS = {
-    (dtype, D): ("64x16x64,1,2tmc", *(("128x32x64,1,2tmc",) if D == 64 else ()))
+    (dtype, D): ("64x16x64,1,2tmc", "128x32x64,1,2tmc" if D == 64 else "128x32x64,1,2tqmc")
     for dtype in ("float16", "bfloat16")
     for D in (64, 128)
 }
@@ -205,12 +205,9 @@ VARIANTS: dict[str, Variant] = {
                     lambda c: c["WARP_ROWS"] * c["TILE_N"] <= 2048 >> (c["PIPELINED"] and c["WARP_ROWS"] == 16),
                 ),
                 Constraint(
-                    "a block of 512 threads has 128 registers for each, of 640 it has 96: beyond 256 threads, "
-                    "WARP_ROWS * TILE_N <= 1024; beyond 512, 512 and SHARED_Q",
+                    "a block of 512 threads has 128 registers for each: beyond 256, WARP_ROWS * TILE_N <= 1024",
                     lambda c: (
-                        _flagship_warps(c) <= 8
-                        or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
-                        or (_flagship_warps(c) <= 20 and c["WARP_ROWS"] * c["TILE_N"] <= 512 * c["SHARED_Q"])
+                        _flagship_warps(c) <= 8 or (_flagship_warps(c) <= 16 and c["WARP_ROWS"] * c["TILE_N"] <= 1024)
                     ),
                 ),
                 Constraint(
@@ -227,10 +224,13 @@ VARIANTS: dict[str, Variant] = {
                     "the rings must fit 227 KB of shared memory",
                     lambda c: (
                         2 * c["HEAD_DIM"] * c["TILE_M"]
-                        + c["WARPS_KV"]
-                        * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * max(c["STAGES"] * c["TILE_N"], c["TILE_M"]))
+                        + c["WARPS_KV"] * (8 * c["TILE_M"] + 4 * c["HEAD_DIM"] * c["STAGES"] * c["TILE_N"])
                         <= 227 * 1024
                     ),
+                ),
+                Constraint(
+                    "a group's results must fit in the memory of its keys: TILE_M <= STAGES * TILE_N",
+                    lambda c: c["WARPS_KV"] == 1 or c["TILE_M"] <= c["STAGES"] * c["TILE_N"],
                 ),
                 Constraint(
                     "MIN_BLOCKS needs at least 128 registers per thread",

@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
-from orchestrator.emulator.world import BilledTime, Machine, Operation, Step, World
+from pydantic import TypeAdapter
 
-_VERSION = 1
+from orchestrator.emulator.world import BilledTime, Machine, Operation, World
+
+_Resources = dict[str, dict[str, Any]]
+
+
+@dataclass
+class _State:
+    now: float
+    secret: str
+    machines: list[Machine]
+    operations: list[Operation]
+    requests: dict[str, tuple[str, str]]
+    disks: _Resources
+    snapshots: _Resources
+    addresses: _Resources = field(default_factory=dict)
+    billed: list[BilledTime] = field(default_factory=list)
+    version: Literal[1] = 1
+
+
+@cache
+def _format() -> TypeAdapter[_State]:
+    return TypeAdapter(_State)
 
 
 def save(world: World, folder: Path, secret: str) -> None:
     """Writes it atomically."""
-    state = {
-        "version": _VERSION,
-        "now": world.now(),
-        "secret": secret,
-        "machines": [asdict(machine) for machine in world.machines.values()],
-        "disks": world.disks,
-        "snapshots": world.snapshots,
-        "addresses": world.addresses,
-        "operations": [asdict(operation) for operation in world.operations.values()],
-        "requests": world.requests,
-        "billed": [asdict(time) for time in world.billed],
-    }
+    machines, operations = list(world.machines.values()), list(world.operations.values())
+    state = _State(
+        world.now(), secret, machines, operations, world.requests, world.disks, world.snapshots, world.addresses,
+        world.billed,
+    )  # fmt: skip
     fresh = folder / "state.json.new"
-    fresh.write_text(json.dumps(state), encoding="utf-8")
+    fresh.write_bytes(_format().dump_json(state))
     fresh.chmod(0o600)
     fresh.replace(folder / "state.json")
 
 
 def load(world: World, folder: Path) -> tuple[float, str] | None:
     """Loads the state of an earlier emulator; returns its time and its secret, or None if there was none. Raises
-    ValueError: an invalid file."""
+    ValueError: an invalid file, or another version's."""
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = _format().validate_json((folder / "state.json").read_bytes())
     except FileNotFoundError:
         return None
-    if not isinstance(state, dict) or state.get("version") != _VERSION:
-        raise ValueError(f"{folder / 'state.json'} was written by another version of the emulator")
-    for value in state["machines"]:
-        machine = Machine(**value)
-        world.machines[machine.path] = machine
-    for value in state["operations"]:
-        steps = [Step(**step) for step in value.pop("steps")]
-        operation = Operation(**value, steps=steps)
-        world.operations[operation.path] = operation
-    world.disks, world.snapshots = state["disks"], state["snapshots"]
-    world.addresses = state.get("addresses", {})
-    world.requests = {key: (digest, answer) for key, (digest, answer) in state["requests"].items()}
-    world.billed = [BilledTime(**value) for value in state.get("billed", [])]
-    return float(state["now"]), str(state["secret"])
+    world.machines = {machine.path: machine for machine in state.machines}
+    world.operations = {operation.path: operation for operation in state.operations}
+    world.requests, world.disks, world.snapshots = state.requests, state.disks, state.snapshots
+    world.addresses, world.billed = state.addresses, state.billed
+    return state.now, state.secret

@@ -85,6 +85,8 @@ def _with(intervals: list[PowerInterval], machine: Machine | None) -> list[Power
     near = min((one for one in intervals if abs(one.started - at) <= NEAR_START_S),
                key=lambda one: abs(one.started - at), default=None)  # fmt: skip
     user = near.user if near is not None else ""
+    if near is not None and near.stopped is not None and stopped is not None:
+        stopped = min(stopped, near.stopped)  # the machine's own may be that of a later start, at which it never ran
     others = [one for one in intervals if one is not near and one.started < at]
     before = [
         one if one.stopped is not None else PowerInterval(one.started, machine.started, one.user) for one in others

@@ -105,6 +105,8 @@ def judge(
     if not machine.billed:
         return Finding(machine, verdict, why, machine.stopped, rate)
     since = machine.started if machine.started is not None else machine.created
+    if machine.power is Power.STARTING and machine.started is not None:
+        since = None  # that is the time of an earlier start
     return Finding(
         machine,
         verdict,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConfigError, DiskError, FcctlError
-from orchestrator.machines.cloud import BillableResource, Machine, Operation
+from orchestrator.machines.cloud import BillableResource, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
@@ -27,7 +27,7 @@ from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.prices.machine import machine_price
 from orchestrator.money.prices.table import PriceTable
-from orchestrator.money.reconcile import closings
+from orchestrator.money.reconcile import SAME_STOP_S, closings
 
 _Fact = tuple[str, float, float | None, float | None]
 
@@ -55,7 +55,7 @@ class UsageRecorder:
             self._resources.record(of_machine(machine, target, self._budget.prices, now, emulated=emulated))
             if machine.started is not None:
                 record = usage_of(target, machine, self._budget, now)
-                if _fact(record) not in self._facts():
+                if _fact(record) not in self._facts() and not self._ended_before(record):
                     self._add(record)
             self._failure = None
 
@@ -96,6 +96,12 @@ class UsageRecorder:
         self._book.add_usage(record)
         self._facts().add(_fact(record))  # what the disk did not take is written the next time
 
+    def _ended_before(self, record: UsageRecord) -> bool:
+        """Whether the start has ended already: this is the stop of a later one, at which the machine never ran."""
+        ends = (stopped for number, started, stopped, _ in self._facts()
+                if (number, started) == (record.instance_id, record.started) and stopped is not None)  # fmt: skip
+        return record.stopped is not None and any(end < record.stopped - SAME_STOP_S for end in ends)
+
     def _facts(self) -> set[_Fact]:
         """What the book has. That a machine is on is recorded once more by each process."""
         if self._recorded is None:
@@ -113,7 +119,9 @@ def usage_of(target: CloudTarget, machine: Machine, budget: Budget, now: float) 
         price = machine_price(machine.hardware, budget, target)
     except ConfigError:
         price = None
-    off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and not machine.billed
+    # While it starts, the times are those of the start before.
+    may_be_off = not machine.billed or machine.power is Power.STARTING
+    off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and may_be_off
     return UsageRecord(
         project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.id, target=target.name,
         usd_per_hour=None if price is None else price.usd,

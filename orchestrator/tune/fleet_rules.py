@@ -23,8 +23,6 @@ MEMBER = "tune-member"
 #: In a run's private folder: where the scheduler is, for the leader and for a member.
 SCHEDULER_FILE, JOIN_FILE = "fleet.json", "join.json"
 MEMBER_COMMAND = '"$FCCTL_TUNE_PYTHON" "$FCCTL_TUNE" member'
-#: Seconds that a member waits for a search out of reach, while its machine costs money.
-PATIENCE_S = 900.0
 #: A key and its certificate are some 2 KB.
 MAX_FILE_BYTES = 64 * 1024
 MOST_HOSTS = 16
@@ -109,7 +107,6 @@ class Scheduler:
 
     port: int
     tls: Mapping[str, Any]
-    token: str
 
     def __repr__(self) -> str:
         return f"Scheduler(port={self.port})"
@@ -120,8 +117,8 @@ class Scheduler:
         there is no key."""
         try:
             entry = json_text.loads(data)
-            port, tls, token = entry["port"], entry["tls"], entry.get("token") or ""
-            sound = entry["schema"] == 1 and type(port) is int and 0 < port < 65536 and isinstance(token, str)
+            port, tls = entry["port"], entry["tls"]
+            sound = entry["schema"] == 1 and type(port) is int and 0 < port < 65536
         except (ValueError, KeyError, TypeError, AttributeError):
             sound = False
         if not sound:
@@ -131,9 +128,8 @@ class Scheduler:
                 f"{name} has no key for its search, so any user of the other machines could run commands on it",
                 hint=f"install openssl on {name}, then start the search again",
             )
-        return cls(port, tls, token)
+        return cls(port, tls)
 
     def invitation(self, port: int) -> bytes:
         """A member's file: the scheduler answers on ``port`` of its loopback."""
-        entry = {"schema": 1, "scheduler": port, "tls": self.tls, "token": self.token, "patience_s": PATIENCE_S}
-        return json.dumps(entry).encode()
+        return json.dumps({"schema": 1, "scheduler": port, "tls": self.tls}).encode()

@@ -19,7 +19,6 @@ from orchestrator.runs.notifier import SILENT_NOTIFIER
 from orchestrator.runs.reopen import cancel, resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet_rules import PATIENCE_S
 from orchestrator.tune.tunnels import WorkerTunnel
 
 if TYPE_CHECKING:
@@ -271,6 +270,8 @@ class Member:
 
     def _cancelled(self) -> RunRecord | None:
         """Cancel the submitted run and collect it; None if its host does not answer."""
+        from fcctl_tune.workers.membership import PATIENCE_S
+
         run_id = self.runs[-1]
         try:
             cancel(self._plain, run_id, reason="the search has ended")

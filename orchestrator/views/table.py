@@ -8,54 +8,31 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment, Segments
-from rich.table import Table as RichTable
+from rich.table import Table
 from rich.text import Text
 
 from orchestrator.base.sanitize import ascii_only, clean
 from orchestrator.views import blocks
 from orchestrator.views.figures import MARKS
 
-MAX_ROWS = 40
 _ANY_WIDTH = 10_000
 #: A line, a line with its style, or what rich can render.
 Piece = str | tuple[str, str] | RenderableType
 
 
-class Table(RichTable):
-    """Columns ``left``, which fold."""
-
-    def __init__(self, *left: str, header: str = "dim", **options: Any) -> None:
-        super().__init__(**{"box": None, "pad_edge": False, "header_style": header, **options})
-        for name in left:
-            self.add_column(name, overflow="fold")
-
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+def _table(**options: Any) -> Table:
+    return Table(**{"box": None, "pad_edge": False, "header_style": "dim", **options})
 
 
-def plain_table(*no_wrap: bool) -> Table:
-    """Without a header; a column for each argument, which says whether its text is kept on one line."""
-    made = Table(show_header=False)
-    for one_line in no_wrap:
-        made.add_column(no_wrap=one_line, overflow="fold")
-    return made
-
-
-def mark(status: str, words: str | None = None) -> Text:
-    """``✓ passed`` in its colour; ``words`` replaces the status' own."""
+def mark(status: str) -> Text:
+    """``✓ passed`` in its colour."""
     sign, colour = MARKS.get(status, ("?", "red"))
-    return Text(f"{sign} {clean(status.replace('_', ' ') if words is None else words, 40)}".strip(), style=colour)
+    return Text(f"{sign} {clean(status.replace('_', ' '), 40)}".strip(), style=colour)
 
 
 def unbroken(label: str, path: str = "", style: str = "") -> Text:
     """A path or command in one piece, however wide the terminal is, so that it can be copied."""
     return Text(label, style, no_wrap=True, overflow="ignore").append(path, "not bold")
-
-
-def more(count: int, limit: int = MAX_ROWS) -> Iterator[Text]:
-    """The line that says how many rows are not shown, if any."""
-    if count > limit:
-        yield Text(f"... and {count - limit} more", "dim")
 
 
 def line(piece: Piece) -> RenderableType:
@@ -131,9 +108,11 @@ def rendered(block: blocks.Block) -> Iterator[Piece]:
         case blocks.Heading():
             yield Text(f"\n{block.text}", "bold").append(f"  {block.soft}" if block.soft else "", "dim not bold")
         case blocks.Facts():
-            table = plain_table(True, False)
+            table = _table(show_header=False)
+            table.add_column(no_wrap=True)
+            table.add_column(overflow="fold")
             for name, value in block.pairs:
-                table.add_row(name, _cell(value))
+                table.add_row(Text(name), _cell(value))
             yield table
         case blocks.Grid():
             blank = {i for i in block.optional if i >= 0 and not any(blocks.plain(row[i]) for row in block.rows)}
@@ -155,7 +134,7 @@ NARROW, WHOLE = 24, 600
 
 def _grid(grid: blocks.Grid, dropped: frozenset[int], width: int, folded: int = WHOLE) -> Table:
     columns, group = [i for i in range(len(grid.header)) if i not in dropped], None
-    table = Table(show_header=any(grid.header))
+    table = _table(show_header=any(grid.header))
     for i in columns:
         right = i in grid.numbers
         table.add_column(grid.header[i], justify="right" if right else "left", no_wrap=right, overflow="fold")

@@ -7,17 +7,19 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.workspace.programs import MAIN, Program, arguments
+from orchestrator.workspace.programs import Program, arguments
 from orchestrator.workspace.sources import files_below, read_text
 
-#: A program with its sources; where programs are not put beside their CMakeLists.txt.
+#: A program with its sources; programs of computed names or sources, or not beside their CMakeLists.txt.
 _EXECUTABLE = re.compile(
     r"^\s*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)(?!\s+(?:ALIAS|IMPORTED|EXCLUDE_FROM_ALL)\b)(\s[^)]*)\)",
     re.MULTILINE | re.IGNORECASE,
 )
 _PROJECT = re.compile(r"^\s*project\s*\(\s*([\w.+-]+)", re.MULTILINE | re.IGNORECASE)
 _COMMENT = re.compile(r"#\[\[.*?\]\]|#[^\n]*", re.DOTALL)
-_OUTPUT_FOLDER = re.compile(r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b")
+_NOT_PLAIN = re.compile(
+    r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b|\badd_executable\s*\([^)]*\$\{", re.IGNORECASE
+)
 
 
 def lists_below(folder: Path) -> dict[Path, str]:
@@ -28,24 +30,14 @@ def lists_below(folder: Path) -> dict[Path, str]:
 
 
 def programs(folder: Path) -> Iterator[Program]:
-    """What the lists of ``folder`` build and can be run; commands are relative to it."""
+    """What the lists of ``folder`` build, relative to it; nothing if they compute a name, or put programs elsewhere."""
     lists = lists_below(folder)
     project = "".join(_PROJECT.findall(lists.get(folder / "CMakeLists.txt", ""))[:1])
-    moved = any(_OUTPUT_FOLDER.search(text) for text in lists.values())
+    lists = {path: text.replace("${PROJECT_NAME}", project) for path, text in lists.items()}
+    if any(_NOT_PLAIN.search(text) for text in lists.values()):
+        return
     for path, text in lists.items():
         place = path.parent
-        for name, rest in _EXECUTABLE.findall(text.replace("${PROJECT_NAME}", project)):
-            built = shlex.quote(Path("build", place.relative_to(folder), name).as_posix())
-            command = f'"$(find . -type f -perm -u+x -name {name} | head -n 1)"' if moved else built
-            yield Program(command, arguments(_sources(place, rest)))
-
-
-def _sources(place: Path, listed: str) -> list[str]:
-    """The texts of a program's sources; of those below its list that have a ``main``, if there is one alone and CMake
-    computes the names."""
-    texts = [read_text(place / name) for name in listed.split()]
-    if "${" not in listed or any(MAIN.search(text) for text in texts):
-        return texts
-    below = [read_text(path) for path in files_below(place) if path.suffix in (".cu", ".cpp", ".cc", ".cxx", ".c")]
-    mains = [text for text in below if MAIN.search(text)]
-    return mains if len(mains) == 1 else []
+        for name, rest in _EXECUTABLE.findall(text):
+            command = shlex.quote(Path("build", place.relative_to(folder), name).as_posix())
+            yield Program(command, arguments(read_text(place / source) for source in rest.split()))

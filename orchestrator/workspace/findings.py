@@ -20,6 +20,8 @@ class Findings:
     cmake_tests: bool = False
     builder: str = ""  # just, meson or bazel; just's recipes are the make_targets
     programs: tuple[Program, ...] = ()  # what the build makes
+    unnamed_programs: bool = False  # it makes programs whose names are not known, and that need no arguments
+    not_run: tuple[str, ...] = ()  # of these, those that need arguments: the names of their sources
     programs_use_gpu: bool = True
     rewritten: tuple[tuple[str, str], ...] = ()  # build files that name GPUs, and sed's options for the target's
     arch_variables: tuple[str, ...] = ()  # of make or CMake, for the GPU's number
@@ -31,11 +33,9 @@ class Findings:
     bench_out: str | None = None  # its option for the file of its figures
     bench_reads: str | None = None  # the reader for that file
     shell_scripts: tuple[str, ...] = ()  # that may be a step
-    others: tuple[str, ...] = ()  # that a person may want to run, as scripts that need arguments
+    others: tuple[str, ...] = ()  # that a person may want to run, as sources of programs that need arguments
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
-    cuda_sources: tuple[str, ...] = ()  # that define kernels and no main()
-    cuda_programs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # that define main(), and nvcc's arguments for each
-    include_folders: tuple[str, ...] = ()  # of headers that are not beside what includes them
+    compiled: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources without a build, and nvcc's arguments for each
     prints_times: bool = False  # a program above prints a time with its unit
     script_tools: tuple[str, ...] = ()  # what gpu_scripts need

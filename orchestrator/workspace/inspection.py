@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.workspace import architectures, cmake, makefiles, starter
 from orchestrator.workspace.findings import Findings
@@ -32,6 +34,7 @@ _BUILDERS = {
 _RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)[^:\n]*:(?!=)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
 _HEADER = re.compile(r'^\s*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
+_SOURCES = (".cu", ".hip", ".cpp", ".cc", ".cxx", ".c")
 _HEADERS = (".h", ".hpp", ".cuh", ".hh")
 #: The libraries whose headers a program includes; of curand_kernel.h it needs none.
 _LIBRARY = re.compile(
@@ -92,13 +95,14 @@ def has_build(folder: Path) -> bool:
 
 
 def _python_build(folder: Path) -> str | None:
-    """build.py; setup.py that compiles extensions; else what pip installs: pyproject.toml, unless it has settings of
-    tools alone, or another setup.py."""
+    """build.py; setup.py that compiles extensions with torch, which pip's own environment for builds lacks; else what
+    pip installs: pyproject.toml, unless it has settings of tools alone, or another setup.py."""
     setup = folder / "setup.py"
     if (folder / "build.py").is_file():
         return "build.py"
     if setup.is_file():
-        return "setup.py" if _EXTENSIONS.search(read_text(setup)) else "pyproject.toml"
+        text = read_text(setup)
+        return "setup.py" if _EXTENSIONS.search(text) and "torch" in text else "pyproject.toml"
     return "pyproject.toml" if _PACKAGE.search(read_text(folder / "pyproject.toml")) else None
 
 
@@ -126,7 +130,7 @@ def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
 def _built(folder: Path, bench: str | None) -> Findings:
     texts = _cuda_texts(folder)
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
-    found = Findings(cuda_sources=kernels, uses_nvcc=bool(texts))
+    found = Findings(uses_nvcc=bool(texts))
     python = _python_build(folder)
     makefile = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
     if makefile and (not python or _COMPILES.search("\n".join(makefiles.texts(makefile).values()))):
@@ -143,7 +147,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
         if name := next((name for name in names if (folder / name).is_file()), None):
             recipes = _RECIPES.findall(read_text(folder / name)) if builder == "just" else ()
             return replace(found, builder=builder, make_targets=tuple(recipes), uses_nvcc=bool(texts))
-    return found if python else _plain(found, folder, texts)
+    return found if python else _plain(found, folder, texts, kernels)
 
 
 def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
@@ -164,7 +168,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         rewritten=_rewritten(folder, texts),
         arch_variables=architectures.make_variables(every),
         make_folders=tuple(built.folders[:MAX_SOURCES]),
-        programs=_distinct(built.programs),
+        **_programs(folder, built.programs),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
@@ -172,21 +176,34 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
 def _with_cmake(found: Findings, folder: Path) -> Findings:
     lists = cmake.lists_below(folder)
     every = "\n".join(lists.values())
+    tests = _CTEST.search(lists.get(folder / "CMakeLists.txt", "")) is not None
     return replace(
         found,
         cmake=True,
-        cmake_tests=_CTEST.search(lists.get(folder / "CMakeLists.txt", "")) is not None,
+        cmake_tests=tests,
         # Without a kernel, ptxas prints nothing.
         uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),
         rewritten=_rewritten(folder, lists),
         arch_variables=architectures.cmake_variables(every),
-        programs=_distinct(cmake.programs(folder)),
+        **_programs(folder, cmake.programs(folder), search=not tests),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
 
-def _distinct(programs: Iterable[Program]) -> tuple[Program, ...]:
-    return tuple({program.command: program for program in itertools.islice(programs, MAX_SOURCES)}.values())
+def _programs(folder: Path, known: Iterable[Program], *, search: bool = True) -> dict[str, Any]:
+    """The programs that are known to be built; if none is, whether there are any, and the sources of those that need
+    arguments."""
+    programs = {program.command: program for program in itertools.islice(known, 5 * MAX_SOURCES)}
+    if programs or not search:
+        return {"programs": tuple(programs.values())}
+    texts = {path: read_text(path) for path in files_below(folder) if path.suffix in _SOURCES}
+    mains = {path: arguments([text]) for path, text in texts.items() if MAIN.search(text)}
+    others = [path for path, needed in mains.items() if needed][: 5 * MAX_SOURCES]
+    return {
+        "unnamed_programs": "" in mains.values(),
+        "not_run": tuple(path.stem for path in others),
+        "others": tuple(path.relative_to(folder).as_posix() for path in others),
+    }
 
 
 def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:
@@ -195,8 +212,8 @@ def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str]
     return tuple((Path(os.path.relpath(path, folder)).as_posix(), options) for path, options in found.items())
 
 
-def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
-    """Of a folder without build files: programs for nvcc, and scripts that compile kernels when they run."""
+def _plain(found: Findings, folder: Path, texts: Mapping[str, str], kernels: Sequence[str]) -> Findings:
+    """Of a folder without build files: programs for nvcc, else kernels; and scripts that compile some when they run."""
     names = [name for name, text in texts.items() if MAIN.search(text)]
     names, left_out = names[:MAX_SOURCES], names[MAX_SOURCES : 10 * MAX_SOURCES]
     extensions, kernel_scripts = gpu_scripts(folder)
@@ -205,18 +222,23 @@ def _plain(found: Findings, folder: Path, texts: Mapping[str, str]) -> Findings:
     scripts = tuple(name for name in scripts if name not in left_out)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
-    kernels = found.cuda_sources
     alone = [n for n in kernels if n not in names and Path(n).name not in included and not _TORCH.search(texts[n])]
+    options = [f"-I{place}" for place in _include_folders(folder, {name: texts[name] for name in (*names, *alone)})]
+    compiled = {n: ["-o", _built_as(n), *options, *_arguments([n, *_linked(n, names, alone)], texts)] for n in names}
+    if not names and not scripts:
+        compiled = {n: [*options, "-c", n, "-o", _built_as(n) + ".o"] for n in alone}
     return replace(
         found,
-        cuda_sources=tuple(alone),
-        cuda_programs=tuple((name, tuple(_arguments([name, *_linked(name, names, alone)], texts))) for name in names),
-        include_folders=tuple(_include_folders(folder, {name: texts[name] for name in (*names, *alone)})),
-        programs=tuple(Program(starter.built(name), arguments([texts[name]])) for name in names),
+        compiled=tuple((name, tuple(words)) for name, words in compiled.items()),
+        programs=tuple(Program(shlex.quote(_built_as(name)), arguments([texts[name]])) for name in names),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),
         others=tuple(left_out),
         gpu_scripts=scripts, script_tools=("torch",) * uses_torch + ("nvcc",) * bool(extensions),
     )  # fmt: skip
+
+
+def _built_as(source: str) -> str:
+    return "build/" + source.removesuffix(".cu").replace("/", "_")
 
 
 def _include_folders(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:

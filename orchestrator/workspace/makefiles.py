@@ -1,7 +1,7 @@
 """What a Makefile builds, read without running make: the programs behind a goal.
 
-As much of make's language is known as names of programs need: variables, explicit and pattern rules, ``make -C``. What
-make computes in a shell is not known, and what depends on it is left out.
+As much of make's language is known as names of programs need: variables, explicit and pattern rules. What make computes
+in a shell or in another make is not known, and what depends on it is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _CONDITION = re.compile(r"^\s*(?:(ifn?eq|ifn?def)|endif)\b")
 _RULE = re.compile(r"^([^\s#:=][^:=#]*?)\s*::?(?![:=])\s*([^#;]*)(?:;(.*))?")
 _REFERENCE = re.compile(r"\$(?:\(([^()${}]*)\)|\{([^(){}$]*)\}|([@<^*?+\w]))")
 _AUTOMATIC = re.compile(r"\(?([@<^*])[DF]?\)?")
-_MAKE = re.compile(r"\bmake\s.*?-C\s*(\S+)(?:\s+(\w[\w.-]*))?|\bcd\s+(\S+?)\s*(?:&&|;)\s*make\b")
 _OUTPUT = re.compile(r"(?:^|\s)-o\s*(\S+)")
 #: With ``-p``, or not at all, folders may be there before.
 _MAKES_FOLDERS = re.compile(r"\bmkdir\s+(?!-p)")
@@ -31,7 +30,7 @@ _MAKES_FOLDERS = re.compile(r"\bmkdir\s+(?!-p)")
 _NO_PROGRAM = re.compile(
     r"(?:^|\s)(?:-c|-dc|-S|-E|-shared|--shared|-ptx|--ptx|-cubin|-fatbin|-dlink|--lib|-lib)(?=\s|$)"
 )
-_SOURCE = re.compile(r"\.(?:cu|c|cc|cpp|cxx)$")
+_SOURCE = re.compile(r"\.(?:cu|hip|c|cc|cpp|cxx)$")
 _NO_ENDING = re.compile(r"\.(?!(?:out|bin|x|elf)$)[A-Za-z]\w*$")
 _SPECIAL = re.compile(r"\.[A-Z]")
 #: Stands for what only make knows.
@@ -65,7 +64,7 @@ class Built:
     folders: list[str] = field(default_factory=list)  # that are written to, and that nobody makes
 
 
-def built(makefile: Path, goal: str, depth: int = 2) -> Built:
+def built(makefile: Path, goal: str) -> Built:
     """What ``make GOAL`` builds."""
     text = "\n".join(texts(makefile).values())
     parsed = _Parsed(makefile.parent, text)
@@ -79,16 +78,13 @@ def built(makefile: Path, goal: str, depth: int = 2) -> Built:
             needs, recipe = parsed.made(name)
             pending.extend(needs)
             for command in recipe:
-                _add(found, parsed, name, command, depth)
+                _add(found, parsed, name, command)
     if _MAKES_FOLDERS.search(text):
         found.folders = []
     return found
 
 
-def _add(found: Built, parsed: _Parsed, name: str, command: str, depth: int) -> None:
-    if below := _MAKE.search(command):
-        found.programs += _below(parsed, below, depth)
-        return
+def _add(found: Built, parsed: _Parsed, name: str, command: str) -> None:
     output = _OUTPUT.search(command)
     path = os.path.normpath(output[1].strip("'\"")) if output else ""
     if not path or PurePosixPath(path).is_absolute() or not path.isprintable() or "$" in path:
@@ -98,15 +94,6 @@ def _add(found: Built, parsed: _Parsed, name: str, command: str, depth: int) -> 
         found.folders.append(folder)
     if not _NO_PROGRAM.search(command) and not _NO_ENDING.search(path):
         found.programs.append(parsed.program(name, path, command))
-
-
-def _below(parsed: _Parsed, found: re.Match[str], depth: int) -> Iterator[Program]:
-    inside = os.path.normpath((found[1] or found[3]).strip("'\""))
-    folder = parsed.folder / inside
-    makefile = next((folder / name for name in MAKEFILES if (folder / name).is_file()), None)
-    if depth and makefile and not inside.startswith("..") and not PurePosixPath(inside).is_absolute():
-        for program in built(makefile, found[2] or default_goal(makefile), depth - 1).programs:
-            yield Program(f"(cd {shlex.quote(inside)} && {program.command})", program.arguments)
 
 
 def default_goal(makefile: Path) -> str:
@@ -123,7 +110,7 @@ class _Parsed:
     def __init__(self, folder: Path, text: str) -> None:
         self.folder = folder
         rules: list[_Rule] = []
-        self._variables = {"MAKE": "make"}
+        self._variables: dict[str, str] = {}
         rule: _Rule | None = None
         depth = 0
         for line in re.sub(r"[ \t]{0,80}\\\r?\n[ \t]{0,80}", " ", text).splitlines():

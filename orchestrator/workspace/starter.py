@@ -43,7 +43,7 @@ def job_text(findings: Findings, job: str, place: str | None = None) -> str:
     head = f"""\
 # A job: shell steps that run in order on the target, each in the same copy of the source. The first step that fails,
 # or whose gate fails, ends the run. Check this file with: fcctl jobs validate {job}
-job: {_text(job)}
+job: "{job}"
 title: {_title(steps)}
 
 steps:
@@ -54,14 +54,6 @@ steps:
         programs = _step_text(replace(_run_programs(findings), notes=()))
         rest += "\n# They need arguments: uncomment, and write them.\n" + textwrap.indent(programs, "# ")
     return head + "\n".join(_step_text(step) for step in steps) + rest
-
-
-def _text(name: str) -> str:
-    """``name`` for YAML, which reads ``01``, ``1e5`` and ``on`` as no text."""
-    return name if name[0].isalpha() and name not in _NO_TEXT else f'"{name}"'
-
-
-_NO_TEXT = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 
 
 #: The order of the steps, by their ids; and what a script is for, by a part of its name.
@@ -101,18 +93,12 @@ def _steps(findings: Findings) -> list[_Step]:
         return _cmake_steps(findings)
     if findings.python_build:
         return _python_steps(findings)
-    options = [f"-I{folder}" for folder in findings.include_folders]
-    if programs := findings.cuda_programs:
-        lines = {name: f"{_NVCC} -o {built(name)} {shlex.join([*options, *words])}" for name, words in programs}
+    if findings.compiled:
+        lines = {source: f"{_NVCC} {shlex.join(words)}" for source, words in findings.compiled}
         scripts = _python_steps(replace(findings, requirements=False)) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
-    if findings.gpu_scripts:
-        return _python_steps(findings)
-    if findings.cuda_sources:
-        sources = findings.cuda_sources
-        return [_nvcc({n: f"{_NVCC} {shlex.join([*options, '-c', n])} -o {built(n, '.o')}" for n in sources})]
-    if findings.python_tests or findings.python_bench:
+    if findings.gpu_scripts or findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
 
@@ -130,13 +116,13 @@ def _logged(run: str) -> str:
     return f'{run} 2>&1 | tee "{_BUILD_LOG}"'
 
 
-def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -> _Step:
-    keep_going = _run_alone(findings)
+def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *, keep_going: bool = False) -> _Step:
+    began = f"touch {_BEGAN}\n" * findings.unnamed_programs
     if not findings.uses_nvcc:
-        return _Step("build", run, "10m", comment, needs=tools, keep_going=keep_going)
+        return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        architectures.commands(findings.rewritten) + _logged(run),
+        began + architectures.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -148,6 +134,8 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...]) -
     )
 
 
+#: The lines of make and ninja that name what failed.
+_WHICH = f' || {{ grep -E "^FAILED: |[*]{{3}} .*Error" "{_BUILD_LOG}"; exit 1; }}'
 _RESOURCE_GATES = (
     "gates:                     # uncomment: the build fails above these limits",
     "  - max(build.kernels[*].registers) <= 128",
@@ -166,13 +154,13 @@ def make_target(targets: tuple[str, ...], goal: str) -> str:
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     variables = "".join(f' {name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    keep = "-k " * _run_alone(findings)
-    line = f"make {keep}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
-    build = _build(findings, line, "", ("make",))
+    more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
+    keep_going = not more and _run_alone(findings)
+    line = f"make {'-k ' * keep_going}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    build = _build(findings, line, "", ("make",), keep_going=keep_going)
     before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
     steps = [replace(build, run="\n".join([*before, build.run]))]
-    more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
     steps += more if any(step.id != "test" for step in more) else [*more, *_run_those_that_can(findings)]
     if findings.make_python:
         return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
@@ -234,9 +222,10 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 
 def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
-    keep = "MAKEFLAGS=-k " * _run_alone(findings)
-    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\n{keep}cmake --build build --parallel 4"
-    steps = [_build(findings, configure, "", ("cmake",))]
+    keep_going = not findings.cmake_tests and _run_alone(findings)
+    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
+    line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
+    steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         steps.append(_test(run, (("junit", _JUNIT),), _TESTED))
@@ -245,12 +234,16 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
 
 def _run_those_that_can(findings: Findings) -> list[_Step]:
     """Runs the programs that the build makes, if one of them needs no arguments."""
+    if findings.unnamed_programs:
+        names = " ".join(f"! -name {shlex.quote(name)}" for name in findings.not_run)
+        lines = [f"{_BUILT} {names} | sort)", _TRY, _TRY_BUILT, _FAILED]
+        return [replace(_run("\n".join(lines)), gpu=findings.programs_use_gpu)]
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
 
 def _run_alone(findings: Findings) -> bool:
     """Whether the build makes several programs that run without arguments: one is of use without the others."""
-    return sum(not program.arguments for program in findings.programs) > 1
+    return findings.unnamed_programs or sum(not program.arguments for program in findings.programs) > 1
 
 
 def _commands(commands: list[str], others: Sequence[str] = ()) -> str:
@@ -322,12 +315,11 @@ _PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torc
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 
-def built(source: str, ending: str = "") -> str:
-    """Where ``source`` is compiled to, quoted for a shell."""
-    return shlex.quote("build/" + source.removesuffix(".cu").replace("/", "_") + ending)
-
-
 _TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
+#: The programs that the build made, whatever their names.
+_BEGAN = ".build-began"
+_BUILT = f'built=$(find . -type f -perm -u+x -newer {_BEGAN} ! -path "*/CMakeFiles/*" ! -name "*.so*"'
+_TRY_BUILT = 'while IFS= read -r program <&3; do [ -z "$program" ] || try "$(printf %q "$program")"; done 3<<<"$built"'
 _FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
 
 

@@ -54,7 +54,6 @@ LEAST_IDLE_STOP_S = 60.0
 #: Exit codes of a step that a person ended, or a system without memory: SIGHUP, SIGINT, SIGKILL, SIGTERM.
 ENDED_BY_OTHERS = (129, 130, 137, 143)
 STEP_ENDINGS = ("passed", "warned", "failed", "skipped", "timed_out", "cancelled", "unavailable")
-GATE_VERDICTS = ("pass", "fail", "not_applicable", "unavailable")
 DOCUMENT_KINDS = ("environment", "build", "correctness", "benchmark", "profile", "tuning", "metrics")
 #: Each with the kind of document that it makes.
 READERS = {

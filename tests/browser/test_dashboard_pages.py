@@ -239,6 +239,7 @@ def test_a_run_is_watched_from_start_to_end(page: Any, workspace: Workspace) -> 
     page.locator(".steps [aria-current=step]", has_text="talk").wait_for()
     assert page.locator(".steps .past").inner_text() == "build warned", "a step that has ended says how"
     page.locator("#log", has_text="line 5 ").wait_for()
+    assert page.evaluate("shifts") == [], "neither the log nor the machine's figures move anything"
     assert "<img src=x" in page.locator("#log").inner_text(), "what a host writes is shown as it is"
     assert page.locator("#log img").count() == 0
     page.locator("#state .spark").wait_for()

@@ -8,7 +8,11 @@ import sys
 
 import pytest
 
-from tests.mac_like.__main__ import ROOT, SAMPLE
+from tests.mac_like.__main__ import ROOT, SAMPLE, TESTS
+
+
+def test_what_it_runs_is_there() -> None:
+    assert [one for one in (*SAMPLE, *TESTS) if not (ROOT / one).exists()] == []
 
 
 @pytest.mark.full

@@ -132,7 +132,7 @@ def test_the_live_view_moves_and_leaves_nothing_behind(terminal: Terminal, works
     assert not re.search(r"tick \d", end)
     assert "[2/2]" not in end
     listed = terminal.after("fcctl ps")
-    assert re.search(rf"{run_id} +(local +)?running +spin 2/2", listed)
+    assert re.search(rf"{run_id} +(ticks +)?(local +)?running +spin 2/2", listed)
     terminal.type("fcctl logs -f --step spin")
     terminal.until(lambda t: len(re.findall(r"tick \d+ red", t)) > 3)
     terminal.press("C-c")
@@ -141,7 +141,7 @@ def test_the_live_view_moves_and_leaves_nothing_behind(terminal: Terminal, works
     assert "code 0" in cancelled
     shown = terminal.after("fcctl results show")
     assert "Results  results/runs/" in shown
-    assert "    | tick" in shown
+    assert "    |  tick" in shown
 
 
 @pytest.mark.parametrize("no_color", [False, True])
@@ -150,7 +150,7 @@ def test_a_failed_gate_ends_on_what_to_do(terminal: Terminal, no_color: bool) ->
     end = text[text.index("Failed  measure") :]
     assert "gate: metrics.metrics.regs <= 120  is 168" in end
     assert "hint: unroll less" in end
-    assert "    | measured" in end
+    assert "    |  measured" in end
     assert "code 100" in end
     colours = re.findall(r"\x1b\[[0-9;]*3[0-7][0-9;]*m", terminal.screen("-e"))
     assert bool(colours) is not no_color

@@ -180,11 +180,11 @@ def test_the_example_passes_in_an_empty_home_without_torch(bare: Path) -> None:
         assert run(["fcctl", "--version"], cwd=home, env=env).startswith("fcctl ")
         run(["fcctl", "init", "--example", "flashcore", "fc"], cwd=home, env=env)
         assert "phase3" in run(["fcctl", "jobs", "ls"], cwd=home / "fc", env=env)
-        few = ["--set", "CASE=mission/1;edges", "--set", "SHAPE=mission"]
+        few = ["--set", "CASE=s64/1;edges", "--set", "SHAPE=s64"]
         shown = run(["fcctl", "run", "phase0", "--on", "sandbox", *few], cwd=home / "fc", env=env)
         assert "phase0 on sandbox  ✓ passed" in shown
         assert "2/2 cases passed" in shown
-        assert "mission/numpy" in shown
+        assert "s64/numpy" in shown
     finally:
         run(["fcctl", "emulator", "--stop"], cwd=home, env=env)
         end_processes_of(home)

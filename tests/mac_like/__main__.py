@@ -33,8 +33,8 @@ TESTS = (
 SAMPLE = (
     "tests/mac_like", "tests/unit/base/test_files.py", "tests/unit/base/test_journal.py",
     "tests/unit/base/test_log_file.py", "tests/unit/schedules/test_scheduler_calls.py",
-    "tests/unit/schedules/test_child_process.py", "tests/unit/schedules/test_firing_lock.py",
-    "tests/unit/schedules/test_fire.py", "tests/unit/machines/test_runner_archive.py",
+    "tests/unit/schedules/test_child_process.py", "tests/unit/schedules/test_fire.py",
+    "tests/unit/machines/test_runner_archive.py",
     "tests/unit/machines/test_host_commands.py", "tests/unit/machines/test_machine_cache.py",
     "tests/unit/machines/test_ssh_config.py", "tests/unit/machines/test_known_hosts.py",
     "tests/unit/machines/test_sandbox_folder.py",

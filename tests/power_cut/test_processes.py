@@ -45,7 +45,7 @@ def test_what_a_passed_step_left_is_on_disk_before_its_run_says_so() -> None:
             said = said or PASSED in record.data
             if "/outcome.json" in f"{record.path} {record.other}":
                 break
-            for tree in replay.disk.crash_states(300, str(at)) if said else ():
+            for tree in replay.disk.crash_states(60, str(at)) if said else ():
                 if any(PASSED in node.data for name, node in tree.items() if name.endswith("/heartbeat.json")):
                     out = [node.data for name, node in tree.items() if re.search(r"\.fcctl/runs/.*/out/m\.json$", name)]
                     left.append(out)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orchestrator.base.clock import Clock
-from orchestrator.machines.cloud import BillableResource, Endpoint, Machine, MachineSpec, Operation, Quota
+from orchestrator.machines.cloud import Endpoint, Machine, MachineSpec, Operation
 from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.providers.gcp.cloud import GcpCloud
@@ -27,9 +27,13 @@ class CoreCloud(GcpCloud):
         self._api = CoreApi(truth, PROJECT, clock)
 
 
+def _effect(name: str) -> Any:
+    """A method of the cloud, at whose call a fault may strike."""
+    return lambda self, *args: self._do(name, lambda: getattr(self._cloud, name)(*args))
+
+
 class CloudPort:
-    """:class:`orchestrator.machines.cloud_api.Cloud` for one controller: each call is an effect, at which faults may
-    strike."""
+    """:class:`orchestrator.machines.cloud_api.Cloud` for one controller."""
 
     def __init__(self, truth: SimulatedCloud, actor: Actor) -> None:
         self._truth = truth
@@ -40,21 +44,25 @@ class CloudPort:
     def _do(self, name: str, action: Callable[[], T]) -> T:
         return self._world.effect(self._actor, f"cloud.{name}", action, via="cloud")
 
-    def machine(self, zone: str, name: str) -> Machine | None:
-        return self._do("machine", lambda: self._cloud.machine(zone, name))
+    machine, machines, operations = map(_effect, ("machine", "machines", "operations"))
+    stop, snapshot, has_snapshot = map(_effect, ("stop", "snapshot", "has_snapshot"))
+    set_max_run, set_labels, set_metadata = map(_effect, ("set_max_run", "set_labels", "set_metadata"))
+    guest_attributes, billable_resources = map(_effect, ("guest_attributes", "billable_resources"))
 
-    def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
-        return self._do("machines", lambda: self._cloud.machines(labels))
+    def __getattr__(self, name: str) -> Any:
+        """The others take no time, so that they are no place for a fault."""
+        return getattr(self._cloud, name)
 
     def create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
         return self._do("create", lambda: self._create(zone, spec, request_id))
 
     def _create(self, zone: str, spec: MachineSpec, request_id: str) -> Operation:
-        truth, before = self._truth, set(self._truth.known)
+        truth = self._truth
         # Two computers cannot know of each other; they find out once both machines are there.
         own = [i for i in truth.instances.values() if i.made_on in ("", self._actor.computer)]
         if spec.snapshot is not None:  # what a copy is made of stays, off
             own = [i for i in own if i.status != "TERMINATED"]
+        before = set(truth.known)
         operation = self._started(self._cloud.create(zone, spec, request_id), zone, spec.name)
         for instance in truth.instances.values():
             if instance.id in before:
@@ -78,9 +86,6 @@ class CloudPort:
             self._truth.asked.setdefault(operation.name, self._actor.name)
         return operation
 
-    def stop(self, machine: Machine, request_id: str) -> Operation:
-        return self._do("stop", lambda: self._cloud.stop(machine, request_id))
-
     def delete(self, machine: Machine, request_id: str) -> Operation:
         def ask() -> Operation:
             instance = self._truth.instances.get((machine.zone, machine.name))
@@ -90,29 +95,8 @@ class CloudPort:
 
         return self._do("delete", ask)
 
-    def set_max_run(self, machine: Machine, seconds: int, request_id: str) -> Operation:
-        return self._do("set_max_run", lambda: self._cloud.set_max_run(machine, seconds, request_id))
-
-    def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
-        return self._do("set_labels", lambda: self._cloud.set_labels(machine, labels, request_id))
-
-    def set_metadata(self, machine: Machine, items: Mapping[str, str], request_id: str) -> Operation:
-        return self._do("set_metadata", lambda: self._cloud.set_metadata(machine, items, request_id))
-
     def wait(self, operation: Operation, timeout_s: float) -> Operation:
         return self._do("wait", lambda: self._cloud.wait(operation, min(timeout_s, 110.0)))
-
-    def operations(self, zone: str, name: str) -> list[Operation]:
-        return self._do("operations", lambda: self._cloud.operations(zone, name))
-
-    def guest_attributes(self, machine: Machine, path: str) -> dict[str, str]:
-        return self._do("guest_attributes", lambda: self._cloud.guest_attributes(machine, path))
-
-    def serial_output(self, machine: Machine) -> str:
-        return self._cloud.serial_output(machine)
-
-    def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
-        return self._do("snapshot", lambda: self._cloud.snapshot(machine, name, request_id))
 
     def delete_snapshot(self, name: str, request_id: str) -> Operation:
         def ask() -> Operation:
@@ -121,25 +105,6 @@ class CloudPort:
             return self._cloud.delete_snapshot(name, request_id)
 
         return self._do("delete_snapshot", ask)
-
-    def has_snapshot(self, name: str) -> bool:
-        return self._do("has_snapshot", lambda: self._cloud.has_snapshot(name))
-
-    def disks(self, machine: Machine) -> list[BillableResource]:
-        """Takes no time, so that it is no place for a fault."""
-        return self._cloud.disks(machine)
-
-    def billable_resources(self) -> tuple[list[BillableResource], list[str]]:
-        return self._do("leftovers", self._cloud.billable_resources)
-
-    def quotas(self, region: str) -> list[Quota]:
-        return self._cloud.quotas(region)
-
-    def firewall_allows_iap(self, network: str) -> bool | None:
-        return self._cloud.firewall_allows_iap(network)
-
-    def missing_permissions(self, machine: Machine, permissions: Sequence[str]) -> list[str]:
-        return self._cloud.missing_permissions(machine, permissions)
 
 
 class CloudsPort:

@@ -116,7 +116,7 @@ class Machine(Guest):
     def _search(self, run: Part) -> None:
         if run.port is None:
             run.port = self.fleet.number()
-            said = {"schema": 1, "port": run.port, "tls": {"pem": "KEY"}, "token": run.plan.run_id}
+            said = {"schema": 1, "port": run.port, "tls": {"pem": f"KEY of {run.plan.run_id}"}}
             run.private[SCHEDULER_FILE] = json.dumps(said).encode()
         there = {name: part for name, part in self.fleet.members() if part.leader is run}
         for name in sorted({*there, *run.there}):

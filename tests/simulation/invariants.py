@@ -154,9 +154,7 @@ def _check_ledger(episode: Episode, services: Services) -> None:
     known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
     cloud = episode.cloud
     true = sum(map(cloud.seconds, cloud.billed))
-    # A machine that is stopped before it runs is not billed; the ledger counts its minute.
-    stopped_before = cloud.asked.keys() - {time.operation for time in cloud.billed}
-    if known > true + 1.0 * len(cloud.billed) + 60.0 * len(stopped_before):
+    if known > true + 1.0 * len(cloud.billed):
         raise Violation(f"the ledger has {known:.0f} s, {true:.0f} s were billed")
     if cloud.only_fcctl_starts and known < true - 60.0:
         raise Violation(f"the ledger has {known:.0f} s of {true:.0f} s that were billed")

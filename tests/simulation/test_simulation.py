@@ -14,7 +14,7 @@ from tests.simulation.shrink import shrink
 from tests.simulation.world import Fault
 
 #: Each time, and of `make test-all`; `make simulate` plays ten times as many, or as many as you like.
-SCHEDULES, ALL_SCHEDULES, CHUNK = 100, 3000, 25
+SCHEDULES, ALL_SCHEDULES, CHUNK = 100, 2000, 25
 CHUNKS = [
     pytest.param(first, marks=[pytest.mark.full] if first >= SCHEDULES else [])
     for first in range(0, ALL_SCHEDULES, CHUNK)
@@ -75,6 +75,14 @@ ONCE_FOUND = [
         ("run", "run", "wake"),
         release="delete",
         rebuild=True,
+    ),
+    # A start was interrupted before the machine ran, and billed as if it had run since its start before that one.
+    Schedule(1042, (Fault(22, "interrupt"),), ("run", "go on", "go on", "ps")),
+    Schedule(
+        2610,
+        (Fault(48, "interrupt"), Fault(56, "kill"), Fault(100, "interrupt"), Fault(135, "kill_after")),
+        ("session", "run", "go on", "wake", "run", "ps"),
+        month_cap=50.0,
     ),
     # What a killed run cost past midnight was all counted on the day before, and the new day's cap was whole.
     Schedule(

@@ -32,30 +32,24 @@ struct Load {
 inline double beside(double a, double b, double c = 0, double d = 0) { return std::sqrt(a * a + b * b + c * c + d * d); }
 
 // Fitted, in clocks but for the shares.
-constexpr double kStep = 232.9;      // instructions of a step that do not grow with it
-constexpr double kIssue = 1;    // of those that do, that count
-constexpr double kRead = 0.3655;     // of reads of shared memory, that count
-constexpr double kWaits[2][2] = {{13.52, 69.71}, {278.9, 547.3}};  // of a step for itself: plain or pipelined, 16 or 32 rows a warp
-constexpr double kInTurn = 0.7818, kOverlapped = 0.358;  // of a warp's instructions, that it waits for: plain, pipelined
-constexpr double kFill = 0.3301;     // likewise of a pipelined warp's first and last step, which overlap with none
-constexpr double kBegin = 1329, kRows = 0.9257;  // what begins and ends a block, for itself and for each row
-constexpr double kMerge = 194.8, kMerged = 14;  // with several groups of warps, likewise
-constexpr double kLate = 124.6, kLateRows = 1.532;  // staggered, likewise
-constexpr double kFirst = 0.2022;    // of the first copies, that nothing hides
-constexpr double kEnds = 0.03459;    // of what begins and ends a block, that keeps other blocks waiting
-constexpr double kNext = 488.7;        // by which each other block of a multiprocessor delays one
-constexpr double kMask = 7.537;      // instructions for each masked score of a lane
-constexpr double kCopied = 80.31;    // bytes a clock, from the L2 cache to a multiprocessor
+constexpr double kStep = 233.6;      // instructions of a step that do not grow with it
+constexpr double kRead = 0.616;      // of reads of shared memory, that count
+constexpr double kWaits[2][2] = {{21.6, 52.92}, {504.1, 852.9}};  // of a step for itself: plain, pipelined; 16, 32 rows
+constexpr double kInTurn = 0.914, kOverlapped = 0.2407;  // of a warp's instructions, that it waits for: plain, pipelined
+constexpr double kFill = 0.4821;     // likewise of a pipelined warp's first and last step, which overlap with none
+constexpr double kBegin = 1191, kRows = 1.548;    // what begins and ends a block, for itself and for each row
+constexpr double kMerge = 70.31, kMerged = 16.43;  // likewise with several groups of warps
+constexpr double kLate = 288.5, kLateRows = 2.042;  // likewise if they are staggered
+constexpr double kFirst = 0.3507;    // of the first copies, that nothing hides
+constexpr double kEnds = 0.1983;     // of what begins and ends a block, that keeps other blocks waiting
+constexpr double kNext = 398.9;      // by which each other block of a multiprocessor delays one
+constexpr double kMask[2] = {3.599, 5.883};  // instructions for each masked score of a lane: 16, 32 rows a warp
+constexpr double kCopied = 89.05;    // bytes a clock, from the L2 cache to a multiprocessor
 
-// A block: clocks by itself; of what it shares with the other blocks of its multiprocessor, its quarters taken together, and
-// of its busiest quarter; of copies.
+// Clocks of a block while 1, 2 .. of them run on its multiprocessor. (No tiling has room for more.)
+constexpr int kMostBlocks = 4;
 struct Block {
-  double alone, shared, busiest, copied;
-
-  // While so many run on a multiprocessor.
-  double clocks(int running) const {
-    return beside(alone + kNext * (running - 1), std::fmax(busiest, running * shared), running * copied);
-  }
+  double clocks[kMostBlocks];
 };
 
 // The blocks of a tiling for a shape.
@@ -65,18 +59,19 @@ struct Work {
   const Load &load;
   double tiles, unit, step, ends, masked;
 
-  Work(const Tiling &tiling, const Load &shape, const Chip &chip) : c(tiling), load(shape), tiles(std::ceil(shape.queries / c.rows)) {
+  Work(const Tiling &tiling, const Load &shape, const Chip &chip)
+      : c(tiling), load(shape), tiles(std::ceil(shape.queries / c.rows)) {
     // A warp's step, in clocks of its quarter of a multiprocessor: tensor instructions, all instructions, exponentials (8
     // each), and reads of shared memory (4 of the multiprocessor each, so 16 if all four quarters read alike).
     const double wide = load.dim / 64, high = c.warp_rows / 16, deep = c.keys / 16.0;
     const bool sums = c.tensor_sums == 1 || (c.tensor_sums == 2 && chip.mma < 16);
     const double tensor = deep * high * (16 * wide + sums) * chip.mma;
-    const double issued = kStep + deep * (48 * wide + 16 * wide * high + 28 * high) * kIssue;
+    const double issued = kStep + deep * (48 * wide + 16 * wide * high + 28 * high);
     // Keys and values, and queries that are read in each step. (Of warps of 32 rows the fit has those.)
     const double read = (128 * deep + (c.shared_q && high == 1 ? 64 : 0)) * wide;
     unit = beside(tensor, issued, 8 * (8 * deep * high + 2 * high), kRead * read);
-    step = kWaits[c.pipelined ? 1 : 0][high > 1 ? 1 : 0] + (c.pipelined ? kOverlapped : kInTurn) * (tensor + issued);
-    masked = kMask * 8 * deep * high;
+    step = kWaits[c.pipelined != 0][high > 1] + (c.pipelined ? kOverlapped : kInTurn) * (tensor + issued);
+    masked = kMask[high > 1] * 8 * deep * high;
     const double rows = c.rows * wide, first = c.rows + 2 * c.keys * std::fmin(c.groups, std::ceil(load.keys / c.keys));
     ends = kBegin + kRows * rows + kFirst * first * load.dim * 2 / kCopied;
     if (c.groups > 1) ends += kMerge + kMerged * rows;
@@ -100,18 +95,23 @@ struct Work {
       quarter[warp % 4] += steps * unit + hidden;
       late = std::fmax(late, hidden);
     }
-    const double sum = quarter[0] + quarter[1] + quarter[2] + quarter[3];
-    const double most = std::fmax(std::fmax(quarter[0], quarter[1]), std::fmax(quarter[2], quarter[3]));
-    return {ends + late + std::ceil(all / c.groups) * step, sum / 4 + kEnds * ends, most + kEnds * ends,
-            (c.rows + 2 * all * c.keys) * load.dim * 2 / kCopied};
+    const double mean = (quarter[0] + quarter[1] + quarter[2] + quarter[3]) / 4 + kEnds * ends;
+    const double most =
+        std::fmax(std::fmax(quarter[0], quarter[1]), std::fmax(quarter[2], quarter[3])) + kEnds * ends;
+    const double alone = ends + late + std::ceil(all / c.groups) * step;
+    const double copied = (c.rows + 2 * all * c.keys) * load.dim * 2 / kCopied;
+    Block found;
+    for (int others = 0; others < kMostBlocks; ++others)
+      found.clocks[others] =
+          beside(alone + kNext * others, std::fmax(most, (others + 1) * mean), (others + 1) * copied);
+    return found;
   }
 };
 
 // A multiprocessor while blocks are dealt out.
 struct Processor {
-  static constexpr int kMost = 4;  // blocks at a time: no tiling has more
-  double now = 0, left[kMost];     // of each block, as a share of it
-  Block blocks[kMost];
+  double now = 0, left[kMostBlocks];  // of each block, as a share of it
+  Block blocks[kMostBlocks];
   int running = 0;
 
   void take(const Block &block) { blocks[running] = block, left[running++] = 1; }
@@ -121,7 +121,7 @@ struct Processor {
     int found = 0;
     end = INFINITY;
     for (int i = 0; i < running; ++i) {
-      const double at = now + left[i] * blocks[i].clocks(running);
+      const double at = now + left[i] * blocks[i].clocks[running - 1];
       if (at < end) end = at, found = i;
     }
     return found;
@@ -129,7 +129,7 @@ struct Processor {
 
   // That one ends, then.
   void end(int block, double then) {
-    for (int i = 0; i < running; ++i) left[i] -= (then - now) / blocks[i].clocks(running);
+    for (int i = 0; i < running; ++i) left[i] -= (then - now) / blocks[i].clocks[running - 1];
     now = then, --running;
     blocks[block] = blocks[running], left[block] = left[running];
   }
@@ -141,13 +141,12 @@ template <typename Tiling>
 double dealt_out(const Work<Tiling> &work, int processors, int resident) {
   constexpr int kProcessors = 256, kRounds = 4;
   if (processors > kProcessors) processors = kProcessors;
-  if (resident > Processor::kMost) resident = Processor::kMost;
   int heads = static_cast<int>(work.load.heads);
   const double count = work.tiles * heads * work.load.batches;
   if (count > kRounds * processors * resident) {
     double sum = 0;
-    for (double tile = 0; tile < work.tiles; ++tile) sum += work.block(tile).clocks(resident);
-    return sum * heads * work.load.batches / processors / resident + work.block(0).clocks(1) / 2;
+    for (double tile = 0; tile < work.tiles; ++tile) sum += work.block(tile).clocks[resident - 1];
+    return sum * heads * work.load.batches / processors / resident + work.block(0).clocks[0] / 2;
   }
   // Blocks of different heads are alike. Where so many heads at a time take as many multiprocessors, one stands for all.
   int alike = heads;
@@ -168,7 +167,7 @@ double dealt_out(const Work<Tiling> &work, int processors, int resident) {
   for (;;) {
     int i = 0;
     for (int other = 1; other < processors; ++other)
-      if (ends[other] < ends[i]) i = other;
+      if (ends[other] < ends[i] * (1 - 1e-9)) i = other;  // of those that end together the first, however it is rounded
     if (ends[i] == INFINITY) return last;
     last = ends[i];
     all[i].end(first(i), last);
@@ -181,11 +180,13 @@ double dealt_out(const Work<Tiling> &work, int processors, int resident) {
 template <typename Tiling>
 double clocks(const Tiling &c, const Load &load, const Chip &chip, int resident) {
   const Work<Tiling> work(c, load, chip);
+  if (resident > kMostBlocks) resident = kMostBlocks;
   if (load.causal) return dealt_out(work, chip.processors, resident);
   const Block block = work.block(0);
-  const double each = std::ceil(work.tiles * load.batches * load.heads / chip.processors), rounds = std::floor(each / resident);
+  const double each = std::ceil(work.tiles * load.batches * load.heads / chip.processors);
+  const double rounds = std::floor(each / resident);
   const int rest = int(each - rounds * resident);
-  return rounds * block.clocks(resident) + (rest ? block.clocks(rest) : 0);
+  return rounds * block.clocks[resident - 1] + (rest ? block.clocks[rest - 1] : 0);
 }
 
 // The same for two tilings in one launch: full waves of `c`, then the row tiles that are left, divided into those of `rest`;

@@ -62,15 +62,9 @@ __device__ __forceinline__ T *head_at(T *base, const flashcore_strides &stride, 
   return base + static_cast<uint64_t>(batch) * stride.batch + static_cast<uint64_t>(head) * stride.head;
 }
 
-// The memory of a group of warps: its tiles of K and V, where its output takes their place at the end, if it has to be merged.
-constexpr uint32_t ring_bytes_of(int dim, int rows, int keys, int groups, int stages) {
-  const uint32_t tiles = 2 * stages * keys * dim * 2, output = groups > 1 ? rows * dim * 4 : 0;
-  return tiles > output ? tiles : output;
-}
-
 // Shared memory of a block: queries, what groups tell each other of their rows (maximum and sum), rings of K and V.
 constexpr uint32_t shared_bytes_of(int dim, int rows, int keys, int groups, int stages) {
-  return rows * dim * 2 + (groups > 1 ? groups * rows * 8 : 0) + groups * ring_bytes_of(dim, rows, keys, groups, stages);
+  return rows * dim * 2 + (groups > 1 ? groups * rows * 8 : 0) + groups * 2 * stages * keys * dim * 2;
 }
 
 // Row sums by the tensor cores: where those have time to spare, in place of additions.
@@ -98,7 +92,7 @@ struct Tiling {
   static constexpr int kBehind = kRowChunks - kLine, kLines = kBehind ? 2 : 1;
 
   static constexpr uint32_t kTileBytes = kTileN * kRow;
-  static constexpr uint32_t kRingBytes = ring_bytes_of(kDim, kTileM, kTileN, kGroups, kStages);
+  static constexpr uint32_t kRingBytes = 2 * kStages * kTileBytes;  // K and V of one group
   static constexpr uint32_t kQBytes = kTileM * kRow;
   static constexpr uint32_t kRowStateBytes = kGroups > 1 ? kGroups * kTileM * 8 : 0;  // maximum and sum
   static constexpr uint32_t kSharedBytes = kQBytes + kRowStateBytes + kGroups * kRingBytes;
@@ -122,6 +116,7 @@ struct Tiling {
   // Whether a warp may be done, and leave its output there, while another one of its group still reads: values, or keys.
   // (A plain step of several stages has one barrier, before its scores; a causal mask lets some warps skip the last.)
   static constexpr bool kReadToTheEnd = !kFitsKeys || (!kPipelined && kStages > 1);
+  static_assert(kGroups == 1 || kTileM * kDim * 4 <= kRingBytes, "a group's output fits where its tiles were");
 };
 
 // Two tilings of one launch: of what is left of a full device, a tile of the first is divided into kParts of the second.

@@ -131,7 +131,9 @@ def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) ->
     elif "at_reboot" in states:
         cli.note(f"a reboot is needed: fcctl hosts prepare {name} --reboot")
     elif not states & {"failed", "missing"}:
-        cli.note(f"{name} is ready for GPU work")
+        without = [one.found for one in done if (one.step.id, one.state) == ("counters", "not_here")]
+        why = f"not ready for GPU work: {without[0]}; fcctl preflight --on {name}" if without else "ready for GPU work"
+        cli.note(f"{name} is {why}")
 
 
 @click.command("exec", cls=CliCommand, context_settings={"ignore_unknown_options": True})

@@ -42,7 +42,7 @@ def agent_command(sha256: str, root: str, python: str | None = None, *, unpacked
 
     Raises HostUnusable: ``root`` or ``python`` cannot be written on one line.
     """
-    pythons = _one_line("python", python) if python else " ".join(PYTHONS)
+    pythons = shell_path(python, "python") if python else " ".join(PYTHONS)
     # The archive unpacks itself beside its name at its first start; from there it starts faster.
     copy = 'd="${p%.pyz}.d/__main__.py"; [ ! -f "$d" ] || p="$d"; ' if unpacked else ""
     # `-V` prints before the interpreter initialises, so trying costs a millisecond or two.
@@ -54,11 +54,11 @@ def agent_command(sha256: str, root: str, python: str | None = None, *, unpacked
     )
 
 
-def shell_path(root: str) -> str:
-    """``root`` as a shell word; a leading ``~`` is the home directory of the login."""
-    path = root.rstrip("/")
+def shell_path(path: str, key: str = "root") -> str:
+    """``path``, the target's ``key``, as a shell word; a leading ``~`` is the home directory of the login."""
+    path = path.rstrip("/")
     in_home = path == "~" or path.startswith("~/")
-    return ('"$HOME"' if in_home else "") + _one_line("root", path[1:] if in_home else path)
+    return ('"$HOME"' if in_home else "") + _one_line(key, path[1:] if in_home else path)
 
 
 def _one_line(key: str, text: str) -> str:
@@ -87,7 +87,7 @@ def start(
             "the host program does not start, even after fcctl installed it again",
             cause=stderr or f"its exit code is {status}",
             hint="log in to the machine and start it by hand, to see Python's message: "
-            f"{shlex.quote(python or 'python3')} -I -S {shell_path(root)}/runner/{runner.sha256}.pyz version",
+            f"{shell_path(python or 'python3', 'python')} -I -S {shell_path(root)}/runner/{runner.sha256}.pyz version",
         )
     except (HostUnusable, LinkLost):
         _check_shell(transport, min(timeout_s, _PROBE_TIMEOUT_S))

@@ -172,7 +172,11 @@ class _Release:
             if now is not None and now.power not in _OFF:
                 self._clock.sleep(POLL_S)
                 now = self._cloud.machine(machine.zone, machine.name)
-        return _released("stopped", machine, now.stopped if now is not None and now.id == machine.id else None)
+        if now is None or now.id != machine.id:
+            return _released("stopped", machine, None)
+        if machine.power is Power.STARTING and now.started == machine.started:  # which is the time of an earlier start
+            return Released("off", machine.zone, "it was stopped before it ran")
+        return _released("stopped", now, now.stopped)
 
     def _request_stop(self, machine: Machine, limit_s: float) -> None:
         operation = self._changes.make(
@@ -206,6 +210,8 @@ class _Release:
             self._clock.sleep(AGAIN_S)
         with suppress(FcctlError):
             self._parts.book.forget(machine.project, machine.name)
+        if machine.power is Power.STARTING:
+            machine = replace(machine, started=None)  # the time of an earlier start
         return _released("deleted", machine, self._off_since(machine, operation))
 
     def _off_since(self, machine: Machine, deletion: Operation) -> float | None:

@@ -29,13 +29,11 @@ def read(own: Callable[[], PriceTable]) -> PriceTable | None:
         text = path.read_text(encoding="utf-8")
     except OSError:
         return None
-    import json
-
     from orchestrator.money.prices.table import from_json
 
     older = own()
     try:
-        table = from_json(json.loads(text), older)
+        table = from_json(text, older)
     except ValueError:
         return None
     return table if table.date > older.date else None
@@ -43,13 +41,11 @@ def read(own: Callable[[], PriceTable]) -> PriceTable | None:
 
 def write(table: PriceTable) -> Path:
     """Stores the list for later commands. Raises FcctlError if the folder cannot be written."""
-    import json
-
     from orchestrator.base.files import disk_errors, make_folders, write_atomic
     from orchestrator.money.prices.table import to_json
 
     where = folder()
     with disk_errors("store the price list", where):
         make_folders(where, 0o700)
-        write_atomic(where, NAME, json.dumps(to_json(table), indent=1).encode())
+        write_atomic(where, NAME, to_json(table).encode())
     return where / NAME

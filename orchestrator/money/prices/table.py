@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 Model = Literal["on_demand", "spot"]
 
@@ -29,22 +31,27 @@ DISKS = ("pd-balanced", "pd-ssd", "pd-standard")
 _READ = frozenset({"g2-standard-4", "g2-standard-32", "e2-standard-4"})
 
 
+#: Of a price; one outside is a mistake.
+SANE_USD = (0.0, 1000.0)
+Usd = Annotated[float, Field(gt=SANE_USD[0], lt=SANE_USD[1])]
+
+
 @dataclass(frozen=True)
 class Rates:
     """One region's prices in dollars: of machines by the hour, of disks by the GiB and month."""
 
-    vcpu: float  # one vCPU and its 4 GiB
-    l4: float
-    spot_vcpu: float
-    spot_l4: float
+    vcpu: Usd  # one vCPU and its 4 GiB
+    l4: Usd
+    spot_vcpu: Usd
+    spot_l4: Usd
     # None: the source does not say.
-    pd_balanced: float | None = None
-    pd_ssd: float | None = None
-    pd_standard: float | None = None
-    snapshot: float | None = None
-    address_unused: float | None = None  # a reserved static address that no machine has, an hour
-    e2_vcpu: float | None = None  # one vCPU of an E2 and its 4 GiB
-    spot_e2_vcpu: float | None = None
+    pd_balanced: Usd | None = None
+    pd_ssd: Usd | None = None
+    pd_standard: Usd | None = None
+    snapshot: Usd | None = None
+    address_unused: Usd | None = None  # a reserved static address that no machine has, an hour
+    e2_vcpu: Usd | None = None  # one vCPU of an E2 and its 4 GiB
+    spot_e2_vcpu: Usd | None = None
 
     def machine(self, machine_type: str, model: Model) -> float | None:
         """An hour of a machine; None without a price."""
@@ -118,34 +125,24 @@ class PriceTable:
                 yield name, on_demand, spot
 
 
-SANE_USD = (0.0, 1000.0)
-_MAX_REGIONS = 500
-
-
 # ------------------------------------------------------------------------------------------------------- on disk
-def to_json(table: PriceTable) -> dict[str, Any]:
+class _Stored(BaseModel):
+    """A table without the older one."""
+
+    model_config = ConfigDict(strict=True)
+
+    schema_version: Literal[1] = 1
+    source: Annotated[str, Field(max_length=200)]
+    date: Annotated[str, Field(max_length=10)]
+    regions: Annotated[dict[str, Rates], Field(max_length=500)]
+
+
+def to_json(table: PriceTable) -> str:
     """Without the older table."""
-    names = [field.name for field in fields(Rates)]
-    regions = {region: {name: getattr(rates, name) for name in names} for region, rates in table.regions.items()}
-    return {"schema_version": 1, "source": table.source, "date": table.date, "regions": regions}
+    return _Stored(source=table.source, date=table.date, regions=dict(table.regions)).model_dump_json(indent=1)
 
 
-def from_json(value: Any, older: PriceTable) -> PriceTable:
+def from_json(text: str, older: PriceTable) -> PriceTable:
     """Reads what :func:`to_json` made. Raises ValueError."""
-    try:
-        if value["schema_version"] != 1 or len(value["regions"]) > _MAX_REGIONS:
-            raise ValueError("written by another version of fcctl")
-        regions = {str(region): _checked(rates) for region, rates in value["regions"].items()}
-        return PriceTable(str(value["source"])[:200], str(value["date"])[:10], regions, older)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a price table: {error}") from None
-
-
-def _checked(rates: Mapping[str, Any]) -> Rates:
-    low, high = SANE_USD
-    for name, usd in rates.items():
-        if usd is not None and not (isinstance(usd, int | float) and low < usd < high):
-            raise ValueError(f"{name}: {usd!r} is not a price")
-    if any(rates[name] is None for name in ("vcpu", "l4", "spot_vcpu", "spot_l4")):
-        raise ValueError("a machine has no price")
-    return Rates(**rates)
+    stored = _Stored.model_validate_json(text)
+    return PriceTable(stored.source, stored.date, stored.regions, older)

@@ -80,19 +80,10 @@ def _what(sku: Sku) -> str | None:
 
 
 def _rates(row: Mapping[str, float]) -> Rates:
-    return Rates(
-        vcpu=_vcpu(row, "") or 0.0,
-        l4=row["l4"],
-        spot_vcpu=_vcpu(row, "spot_") or 0.0,
-        spot_l4=row["spot_l4"],
-        pd_balanced=row.get("pd_balanced"),
-        pd_ssd=row.get("pd_ssd"),
-        pd_standard=row.get("pd_standard"),
-        snapshot=row.get("snapshot"),
-        address_unused=row.get("address_unused"),
-        e2_vcpu=_vcpu(row, "e2_"),
-        spot_e2_vcpu=_vcpu(row, "spot_e2_"),
-    )
+    said = {name: row.get(name) for name in ("pd_balanced", "pd_ssd", "pd_standard", "snapshot", "address_unused")}
+    vcpu, spot_vcpu = _vcpu(row, "") or 0.0, _vcpu(row, "spot_") or 0.0
+    e2 = {"e2_vcpu": _vcpu(row, "e2_"), "spot_e2_vcpu": _vcpu(row, "spot_e2_")}
+    return Rates(vcpu, row["l4"], spot_vcpu, row["spot_l4"], **said, **e2)
 
 
 def _vcpu(row: Mapping[str, float], family: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +47,8 @@ class Last:
 _RECENT = 500
 #: How many candidates are looked up: enough to name a few and to say that there are more.
 _SOME = 6
+_STARTING = "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY run_id DESC LIMIT ?"
+_ENDING = "SELECT run_id FROM runs WHERE substr(run_id, -?) = ? ORDER BY run_id DESC LIMIT ?"
 
 
 class Runs(Protocol):
@@ -54,8 +57,7 @@ class Runs(Protocol):
     def active(self) -> list[str]: ...
     def is_complete(self, run_id: str) -> bool: ...
     def plan_of(self, run_id: str) -> dict[str, Any] | None: ...
-    def ids_starting(self, text: str, limit: int) -> list[str]: ...
-    def ids_ending(self, text: str, limit: int) -> list[str]: ...
+    def query(self, sql: str, parameters: Sequence[str | int] = ()) -> list[tuple[Any, ...]]: ...
     def rows(self, *, limit: int | None = None, **filters: str | None) -> list[RunRow]: ...
 
 
@@ -101,9 +103,12 @@ def _matches(text: str, active: list[str], runs: Runs) -> list[str]:
     """The runs whose ids begin with ``text``, or, if none does, end with it."""
     if not text:
         return []
-    starting = [*(i for i in active if i.startswith(text)), *runs.ids_starting(text, _SOME)]
-    ending = [] if starting else [*(i for i in active if i.endswith(text)), *runs.ids_ending(text, _SOME)]
-    return list(dict.fromkeys(starting or ending))
+    matches = [i for i in active if i.startswith(text)]
+    matches += [row[0] for row in runs.query(_STARTING, (text, text + "\U0010ffff", _SOME))]
+    if not matches:
+        matches = [i for i in active if i.endswith(text)]
+        matches += [row[0] for row in runs.query(_ENDING, (len(text), text, _SOME))]
+    return list(dict.fromkeys(matches))
 
 
 def _unknown(name: str, active: list[str], runs: Runs) -> RunNotFound:

@@ -284,16 +284,6 @@ class FileStore:
                 if new != old:
                     write_atomic(self.root, tags.FILE, tags.render(new).encode())
 
-    def ids_starting(self, text: str, limit: int) -> list[str]:
-        """Ids of complete runs, newest first."""
-        between = "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY run_id DESC LIMIT ?"
-        return [row[0] for row in self.query(between, (text, text + "\U0010ffff", limit))]
-
-    def ids_ending(self, text: str, limit: int) -> list[str]:
-        """Ids of complete runs, newest first."""
-        ending = "SELECT run_id FROM runs WHERE substr(run_id, -?) = ? ORDER BY run_id DESC LIMIT ?"
-        return [row[0] for row in self.query(ending, (len(text), text, limit))]
-
     def folder(self, run_id: str) -> Path:
         """Where the run's files are: the complete folder, or the partial one while that is all there is."""
         places = self._places(run_id)

@@ -200,10 +200,11 @@ def _document(code: int, out: bytes, err: bytes) -> Any:
         raise _told(err.decode(errors="replace"), code) from None
 
 
-#: Errors that are the browser's user's, by the code that a command gives them.
-_KINDS: dict[Any, type[FcctlError]] = {
-    kind.code: kind for kind in (NotFoundError, RunNotFound, RunNotFinished, UsageError, BudgetError, ConflictError)
-}
+#: HTTP's status for errors that are the browser's user's; and these by the code that a command gives them.
+STATUS: dict[type[FcctlError], int] = {
+    NotFoundError: 404, RunNotFound: 404, RunNotFinished: 409, ConflictError: 409, BudgetError: 409, UsageError: 400,
+}  # fmt: skip
+_KINDS: dict[Any, type[FcctlError]] = {kind.code: kind for kind in STATUS}
 
 
 def _known(error: dict[str, Any]) -> FcctlError:

@@ -100,7 +100,12 @@ def _list(site: DashboardContext, request: Request, chosen: Sequence[str]) -> di
         (key, given or "", options(names.get(key, (*RUN_ENDINGS, IMPORTED)))) for key, given in asked.filters.items()
     ]
     orders = ("sort", asked.order, [(name, f"{name} first") for name in (*ORDERS, FASTEST)])
-    blocks: list[Block] = [grid] if shown else [Text("No matching runs.")]
+    none = (
+        "No matching runs."
+        if recent
+        else "No finished runs yet. To start one: fcctl run JOB; to list jobs: fcctl jobs ls"
+    )
+    blocks: list[Block] = [grid] if shown else [Text(none)]
     commits = {row.git_commit for row in recent}
     others = [*site.store.tags(), *(name for name, sha in branches(site.backend.root).items() if sha in commits)]
     return {

@@ -21,10 +21,10 @@ from orchestrator.runs.services import Services
 from orchestrator.schedules.due import upcoming
 from orchestrator.sessions.session import SessionStatus
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Section, Text
-from orchestrator.views.figures import age, gate_value, local, usd
+from orchestrator.views.figures import age, local, usd
 from orchestrator.views.tables.hosts import session_line
 from orchestrator.views.tables.money import caps_bars
-from orchestrator.views.tables.run import failed_steps
+from orchestrator.views.tables.run import reason
 from orchestrator.views.tables.runs import FAILURES, by_job, failures, jobs_grid, last_and_best, run_link, sentence
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
     above = []
     if not rows:
         lines = tuple((Cell(command, kind="code"), what) for command, what in FIRST)
-        above.append(Section("first", "No runs yet: three commands to start with", [Grid(("command", ""), lines)]))
+        above.append(
+            Section("first", "No runs yet: three commands to start with", [Grid(("command", "what it does"), lines)])
+        )
     heads = headlines(site.store, rows)
     if groups := by_job(rows, heads):
         gates = {last.run_id: _gates(site, last) for last, *_ in groups.values()}
@@ -65,7 +67,7 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
     below = [
         Section("sessions", "Open sessions", list(open_sessions(site.backend.services))[1:]),
         Section("failures", "Failures to check", list(_failures(site, rows, now))),
-        Section("money", "Money", list(_money(outlook(site.backend.services), usd_per_hour))),
+        Section("money", "Money", list(_money(outlook_of(site), usd_per_hour))),
         Section("next", "Next scheduled runs", list(_firings(site, now))),
     ]
     return above, [section for section in below if section.blocks]
@@ -101,23 +103,17 @@ def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterato
     lines = []
     for row in islice(failures(rows), FAILURES):
         record = _record(site, row)
-        why = _reason(record) if record else ""
-        lines.append((run_link(row), Cell(row.status, kind="status"), f"{age(row.created, now)} ago", why))
+        step, why, hint = reason(record) if record else ("", "", "")
+        what = Cell(f"step {step}: {why}" if step else why, hint and f"hint: {hint}")
+        lines.append((run_link(row), Cell(row.status, kind="status"), f"{age(row.created, now)} ago", what))
     if lines:
         yield Grid(
             ("run", "status", "when", "message"), tuple(lines), "The newest run of a job and target did not pass"
         )
 
 
-def _reason(record: RunRecord) -> str | Cell:
-    """The run's message, else the first gate that failed; with the last line that the failed step wrote."""
-    step = next(iter(failed_steps(record)), None)
-    said = (step.message or "").strip().splitlines() if step else []
-    gate = next((gate for gate in step.gates if gate.verdict == "fail"), None) if step else None
-    value = f", measured {gate_value(gate.value)}" if gate and gate_value(gate.value) else ""
-    message = record.message or (f"step '{step.id}': gate failed: {gate.expr}" if step and gate else "")
-    message += value if gate and gate.expr in message else ""
-    return Cell(clean(message, 200), clean(said[-1], 160) if len(said) > 1 else "")
+def outlook_of(site: DashboardContext) -> Outlook:
+    return site.reused("outlook", lambda: outlook(site.backend.services))
 
 
 def _money(found: Outlook, usd_per_hour: float) -> Iterator[Block]:

@@ -22,14 +22,14 @@ from orchestrator.money.totals import Grouping, totals
 from orchestrator.results.compare.compare import MOST_SIDES
 from orchestrator.results.headlines import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
-from orchestrator.runs.cost.outlook import MachineOn, Outlook, outlook
+from orchestrator.runs.cost.outlook import MachineOn, Outlook
 from orchestrator.runs.cost.spending import lines
 from orchestrator.schedules.fire import FiringRecords, Scheduler
 from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages
 from orchestrator.views.dashboard.lists import compare, compare_answer, history, options, part
-from orchestrator.views.dashboard.overview import open_sessions, overview
+from orchestrator.views.dashboard.overview import open_sessions, outlook_of, overview
 from orchestrator.views.dashboard.site import DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.live.overview import LiveRun
@@ -173,14 +173,17 @@ async def spending(site: DashboardContext, request: Request) -> Response:
 
 def _spending(site: DashboardContext, by: str) -> list[Block]:
     services, budget = site.backend.services, site.backend.config.budget
-    found = outlook(services)
-    sums = totals(lines(services), cast("Grouping", by), budget.zone)
+    found = outlook_of(site)
+    sums = site.reused(f"totals {by}", lambda: totals(lines(services), cast("Grouping", by), budget.zone))
     blocks: list[Block] = [*caps_bars(found), *_reserved(found)]
-    if not sums:
-        return [*blocks, Text("No costs yet. The worst case of a run: fcctl cost plan JOB"), caps_grid(found)]
     shown = sums[-LEDGER_ROWS:] if by in TIMES else sums[:LEDGER_ROWS]
-    blocks += [totals_bars(shown, by), totals_grid(shown, by, budget.timezone), *more(sums, LEDGER_ROWS)]
-    return [*blocks, Heading("Forecast"), forecast_grid(found), Heading("Caps"), caps_grid(found)]
+    if sums:
+        blocks += [totals_bars(shown, by), totals_grid(shown, by, budget.timezone), *more(sums, LEDGER_ROWS)]
+    else:
+        blocks.append(Text("No costs yet. The worst case of a run: fcctl cost plan JOB"))
+    if found.forecast.total:
+        blocks += [Heading("Forecast"), forecast_grid(found)]
+    return [*blocks, Heading("Caps"), caps_grid(found)]
 
 
 def _reserved(found: Outlook) -> Iterator[Grid]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import jinja2
@@ -20,19 +21,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from orchestrator.base.errors import (
-    BudgetError,
-    ConflictError,
-    FcctlError,
-    NotFoundError,
-    RunNotFinished,
-    RunNotFound,
-    UsageError,
-)  # fmt: skip
+from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import clean
 from orchestrator.runs.services import Services
 from orchestrator.views.blocks import Block
-from orchestrator.views.dashboard.children import Children
+from orchestrator.views.dashboard.children import STATUS, Children
 from orchestrator.views.dashboard.guard import Access, Guard
 from orchestrator.views.dashboard.live import LiveRuns, Logs
 from orchestrator.views.figures import age, duration, usd
@@ -43,6 +36,9 @@ from orchestrator.views.live.top import rate
 from orchestrator.workspace.config import Config
 
 _log = logging.getLogger("orchestrator.views.dashboard")
+#: A page's sums that took a second are shown again for so many seconds.
+REUSED = 20.0
+T = TypeVar("T")
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "favicon.svg": "image/svg+xml"}
 
 
@@ -69,6 +65,17 @@ class DashboardContext:
         self.children = Children(backend.fcctl, backend.root)
         self.live = LiveRuns(backend.services)
         self.logs = Logs(backend.services)
+        #: Until when, and the value.
+        self._kept: dict[str, tuple[float, object]] = {}
+
+    def reused(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns; what took long, as it was up to :data:`REUSED` times as long ago."""
+        known = self._kept.get(name)
+        if known is None or time.monotonic() >= known[0]:
+            begun, value = time.monotonic(), make()
+            ended = time.monotonic()
+            known = self._kept[name] = (ended + REUSED * (ended - begun), value)
+        return cast("T", known[1])
 
     def now(self) -> float:
         return self.backend.services.clock.now()
@@ -157,41 +164,26 @@ def application(backend: Backend, access: Access, sections: Sequence[Section]) -
     return app
 
 
-_STATUS: dict[type[FcctlError], int] = {
-    NotFoundError: 404, RunNotFound: 404, RunNotFinished: 409, ConflictError: 409, BudgetError: 409, UsageError: 400,
-}  # fmt: skip
-
-
 def _failed(site: DashboardContext, request: Request, error: Exception) -> Response:
     """The page that says what went wrong."""
     if isinstance(error, FcctlError):
-        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
-        return site.page("error", request, status, error=error, status=status)
-    if isinstance(error, HTTPException):
-        status = error.status_code
-        words = {404: "page not found", 405: "method not allowed"}
+        shown, status = error, next((code for kind, code in STATUS.items() if isinstance(error, kind)), 502)
+    elif isinstance(error, HTTPException):
+        words, status = {404: "page not found", 405: "method not allowed"}, error.status_code
         shown = FcctlError(words.get(status, error.detail), hint="see the overview")
-        return site.page("error", request, status, error=shown, status=status)
-    name = type(error).__name__
-    _log.error("unexpected %s at %s", name, request.url.path, exc_info=error)
-    shown = FcctlError(f"unexpected {name}", cause="this is a bug in fcctl; see its log file")
-    return site.page("error", request, 500, error=shown, status=500)
+    else:
+        name, status = type(error).__name__, 500
+        _log.error("unexpected %s at %s", name, request.url.path, exc_info=error)
+        shown = FcctlError(f"unexpected {name}", cause="this is a bug in fcctl; see its log file")
+    return site.page("error", request, status, error=shown, status=status)
 
 
 # ------------------------------------------------------------------------------------------------ files of ours
-@dataclass(frozen=True)
-class _File:
-    content: bytes
-    media_type: str
-
-
-def _load(name: str) -> _File:
+@cache
+def _file(name: str) -> bytes:
     if name == "app.css":
-        return _File(styles("app").encode(), _STATIC[name])
-    return _File(resources.files("orchestrator.views.dashboard").joinpath("static", name).read_bytes(), _STATIC[name])
-
-
-_files: dict[str, _File] = {}
+        return styles("app").encode()
+    return resources.files("orchestrator.views.dashboard").joinpath("static", name).read_bytes()
 
 
 async def _static(request: Request) -> Response:
@@ -199,5 +191,4 @@ async def _static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _STATIC:
         raise HTTPException(404)
-    file = _files.setdefault(name, _files.get(name) or _load(name))
-    return Response(file.content, media_type=file.media_type, headers={"cache-control": "private, max-age=300"})
+    return Response(_file(name), media_type=_STATIC[name], headers={"cache-control": "private, max-age=300"})

@@ -22,14 +22,8 @@ COLUMNS = ("RUN", "JOB", "TARGET", "STATE", "STEP", "AGE", "USD", "NOTE")
 _KINDS = {"running": "good", "followed": "good", "unreachable": "bad", "broken": "bad", "interrupted": "doubt"}
 
 
-def rows(
-    states: Sequence[ActiveState], now: float, costs: Mapping[str, CostSoFar] | None = None
-) -> list[tuple[str, ...]]:
-    """The cells of each active run, as text that is safe to print. ``costs`` by run id, where that is known."""
-    return [_row(state, now, (costs or {}).get(state.run_id)) for state in states]
-
-
-def _row(state: ActiveState, now: float, cost: CostSoFar | None) -> tuple[str, ...]:
+def row(state: ActiveState, now: float, cost: CostSoFar | None = None) -> Line:
+    """The cells of an active run."""
     s, step, age, note = state.summary, "", "", clean(state.detail or "", 80)
     if s is not None:
         step = f"{clean(s.step, 24)} {s.step_index + 1}/{s.step_count}" if s.step else ""
@@ -43,7 +37,8 @@ def _row(state: ActiveState, now: float, cost: CostSoFar | None) -> tuple[str, .
     usd = ""
     if cost is not None and not cost.emulated and cost.worst_case_usd > 0:
         usd = f"${cost.usd:.2f} of ${cost.worst_case_usd:.2f}"
-    return state.run_id, state.job, state.target, state.state, step, age, usd, note
+    shown = Cell(state.state, kind=_KINDS.get(state.state, ""))
+    return state.run_id, state.job, state.target, shown, step, age, usd, note
 
 
 def remaining_text(run: Remaining) -> str:
@@ -62,12 +57,10 @@ def print_active(
     states: Sequence[ActiveState], console: Console, now: float, costs: Mapping[str, CostSoFar], money: MoneyNow
 ) -> None:
     """Print the runs, or that there are none; then what costs something."""
-    lines: list[Line] = []
-    for run_id, job, target, state, *facts in rows(states, now, costs):
-        lines.append((run_id, job, target, Cell(state, kind=_KINDS.get(state, "")), *facts))
-    if lines:
+    if states:
         narrow = tuple(map(COLUMNS.index, ("JOB", "TARGET", "NOTE", "USD", "AGE", "STEP")))
-        show_blocks(console, [Grid(COLUMNS, tuple(lines), optional=narrow, below=narrow[2:])])
+        lines = tuple(row(state, now, costs.get(state.run_id)) for state in states)
+        show_blocks(console, [Grid(COLUMNS, lines, optional=narrow, below=narrow[2:])])
     else:
         show(console, "no active runs")
     show(console, *machine_lines(money, now))

@@ -165,7 +165,7 @@ def _gates(report: Report) -> Iterator[Block]:
             what, limit = compares[1] + (compares[3] or ""), compares[2]
         hint = clean(gate.hint or "", 300) if gate.verdict in ("fail", "unavailable") else ""
         place = clean(step.id, 40) + report.suffix(run.run_id)
-        line = (Cell(gate.verdict, hint, "status"), Cell(what, kind="code"), gate_value(gate.value), limit, place)
+        line = (Cell(gate.verdict, kind="status"), Cell(what, hint, "code"), gate_value(gate.value), limit, place)
         rows[gate.verdict in _URGENT[2:]].append(line)
     header = ("verdict", "gate", "measured", "limit", "step")
     passed = sum(gate.verdict == "pass" for *_, gate in words.gates(report))

@@ -24,7 +24,7 @@ from orchestrator.views.report.build import build
 from orchestrator.views.report.words import Levers
 from orchestrator.views.report.words import levers as levers_of
 from orchestrator.views.tables.progress import gap_text, target_text, value_text
-from orchestrator.views.tables.run import failed_steps
+from orchestrator.views.tables.run import reason
 from orchestrator.views.tables.runs import against, by_job, compared, time_text
 from orchestrator.workspace.workspace import Workspace
 
@@ -184,11 +184,7 @@ def _failed(services: Services, rows: Iterable[RunRow]) -> Iterator[Failed]:
         except FcctlError as error:
             yield Failed(row.run_id, row.status, "", error.message, error.hint or "")
             continue
-        step = next(iter(failed_steps(record)), None)
-        gate = next((g for g in step.gates if g.verdict in ("fail", "unavailable")), None) if step else None
-        message = f"gate: {gate.expr}" if gate else (step.message if step else None) or record.message or ""
-        hint = (gate.hint if gate else None) or (step.hint if step else None) or record.hint or ""
-        yield Failed(row.run_id, row.status, clean(step.id, 40) if step else "", clean(message, 300), clean(hint, 300))
+        yield Failed(row.run_id, row.status, *reason(record))
 
 
 def _levers(services: Services, rows: Sequence[RunRow]) -> Iterator[Levers]:

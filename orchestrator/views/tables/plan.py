@@ -121,7 +121,7 @@ def _plan_blocks(prepared: Prepared, spot: SpotPreview | None) -> Iterator[Block
     ])  # fmt: skip
     steps = [*saved.before_wake, *plan.steps]
     place = "this computer" if saved.builder is None else saved.builder.target.name
-    here = {step.id: f"on {place}, before the machine starts" for step in saved.before_wake}
+    here = {step.id: f"(on {place}, before the machine starts)" for step in saved.before_wake}
     rows = tuple((Cell(step.id, here.get(step.id, "")), _limit(step), _needs(step.needs)) for step in steps)
     yield Grid(("STEP", "AT MOST", "NEEDS"), rows, fold=(2,))
     gates = tuple((step.id, gate_text(gate)) for step in steps for gate in step.gates)

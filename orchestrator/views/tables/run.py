@@ -49,6 +49,20 @@ def failed_steps(record: RunRecord) -> list[StepRecord]:
     return [s for s in record.steps if s.status == "unavailable"][-1:]
 
 
+def reason(record: RunRecord) -> tuple[str, str, str]:
+    """Why the run did not pass: the first step that ended badly; its gate with the measured value, the first and the
+    last line of its message, or the run's message; and the hint."""
+    step = next(iter(failed_steps(record)), None)
+    gate = next((g for g in step.gates if g.verdict in ("fail", "unavailable")), None) if step else None
+    if step is None or gate is None:
+        lines = ((step and step.message) or record.message or "").strip().splitlines()
+        message, hint = ": ".join(dict.fromkeys([*lines[:1], *lines[-1:]])), (step and step.hint) or record.hint
+    else:
+        value = gate_value(gate.value)
+        message, hint = f"gate: {gate.expr}{f', measured {value}' if value else ''}", gate.hint or step.hint
+    return clean(step.id, 40) if step else "", clean(message or "", 300), clean(hint or "", 300)
+
+
 def log_end(folder: Path, log: str | None) -> list[str] | None:
     """The last lines of a step's log that are not blank, cleaned; None if it was not collected as a plain file."""
     end = safe_paths.tail(folder, log, _TAIL_BYTES) if log else None

@@ -67,6 +67,7 @@ def _places(env: Mapping[str, str]) -> Iterator[str]:
 
 def activated(python: str, env: Mapping[str, str]) -> dict[str, str]:
     """What is set where the virtual or conda environment of ``python`` is active; nothing if it is in none."""
+    python = os.path.expanduser(python)
     folder = os.path.dirname(python)
     prefix = os.path.dirname(folder)
     for mark, name in (("pyvenv.cfg", "VIRTUAL_ENV"), ("conda-meta", "CONDA_PREFIX")):

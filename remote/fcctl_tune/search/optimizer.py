@@ -51,13 +51,6 @@ class History:
     tried: AbstractSet[str]
     budget: int = 128
 
-    @classmethod
-    def of(
-        cls, space: Space, records: Sequence[TrialRecord], pending: Sequence[Params] = (), budget: int = 128
-    ) -> History:
-        tried = {space.key(params) for params in (*(r.params for r in records), *pending)}
-        return cls(space, tuple(records), tuple(pending), tried, budget)
-
     @property
     def number(self) -> int:
         """The number of the trial to propose."""

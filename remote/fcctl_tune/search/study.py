@@ -174,11 +174,6 @@ class Study:
         """Whether records change the proposals."""
         return search.learns(self.strategy)
 
-    @property
-    def pending(self) -> List[Trial]:
-        """Trials without a record, by number."""
-        return [self._asked[n] for n in sorted(self._asked)]
-
     def summary(self) -> Summary:
         """The search so far, for its documents."""
         return Summary(self.spec, self.strategy, self.seed, self.ended, tuple(self.records()))

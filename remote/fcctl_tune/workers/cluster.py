@@ -15,7 +15,6 @@ import json
 import os
 import pickle
 import queue
-import secrets
 import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -38,14 +37,113 @@ LOOK_S = 0.5
 GOODBYE_S = 20.0
 
 
-class Cluster:
+#: In the result of a command that was ended from outside, and the seconds that its worker then waits for its own end.
+ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
+LAST_S = 1.0
+#: More than there are calls: of one priority the oldest comes first.
+STEP = 10**9
+#: The topic of results.
+TOPIC = "fcctl-tune-results"
+#: Results returned at once, so that builders begin again in between.
+AT_ONCE = 8
+#: The variable of a member's workers: its host, as the scheduler is told, and its folders, as JSON.
+MEMBER = "FCCTL_TUNE_MEMBER"
+
+
+def carry_out(call: str, function: Callable[..., Any], trial_spec: TrialSpec, *arguments: Any) -> None:
+    """In a worker: call ``function(trial_spec, *arguments)`` in its machine's folders. The result goes to TOPIC."""
+    from distributed import get_worker
+
+    member = os.environ.get(MEMBER)  # none on the machine that searches
+    if member is not None:
+        trial_spec = dataclasses.replace(trial_spec, **json.loads(member)["folders"])
+    try:
+        outcome = function(trial_spec, *arguments)
+    except TuneError as error:
+        outcome = TuneError(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001 - sent to the engine
+        outcome = CallFailed("%s: %s" % (type(error).__name__, error))
+    process.never_if_ending()
+    if member is not None and any(name in repr(outcome) for name in ENDED):
+        time.sleep(LAST_S)  # if the machine is stopping, this worker ends too, and the trial has no fault
+    get_worker().log_event(TOPIC, {"call": call, "outcome": pickle.dumps(outcome)})
+
+
+class Calls:
+    """Calls by a Dask client, once it is connected; :meth:`submit` names them. Calls on a lost host give no result."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._futures: Dict[str, Any] = {}
+        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._is_cut = False
+
+    def connect(self, client: Any) -> None:
+        self._client = client
+        client.subscribe_topic(TOPIC, self._on_event)
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
+        """Call ``function(*arguments)`` in a ``cpu`` or ``gpu`` slot of the host with the key ``host``, a higher
+        ``priority`` first. The first argument is the search's TrialSpec."""
+        number = next(self._numbers)
+        call = "%s-%d" % (function.__name__, number)
+        future = self._client.submit(
+            carry_out, call, function, *arguments, key=call, resources={resource(slot, host): 1},
+            priority=priority * STEP - number, pure=False,
+        )  # fmt: skip
+        self._futures[call] = future
+        future.add_done_callback(functools.partial(self._on_end, call))
+        return call
+
+    def _on_event(self, event: Tuple[float, Any]) -> None:
+        """In Dask's own thread."""
+        self._ended.put((event[1]["call"], pickle.loads(event[1]["outcome"])))  # noqa: S301 - Dask's peers run code
+
+    def _on_end(self, call: str, future: Any) -> None:
+        """In Dask's own thread. A call that we did not cancel was cancelled with the connection to the scheduler."""
+        self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
+        killed = future.status == "error"  # a call raises nothing: its workers died
+        reason = "its workers died" if killed else "its result did not arrive"
+        self._ended.put((call, CallFailed(reason, killed)))
+
+    def cancel(self, call: str) -> None:
+        future = self._futures.pop(call, None)
+        if future is not None:
+            future.cancel(force=True)
+
+    def results(self, seconds: float) -> List[Tuple[str, Any]]:
+        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search.
+        Raises: TuneError, if the connection to the scheduler broke."""
+        results = []
+        with contextlib.suppress(queue.Empty):
+            one = self._ended.get(timeout=seconds)
+            while True:
+                if one is not None and self._futures.pop(one[0], None) is not None:
+                    results.append(one)
+                if len(results) == AT_ONCE:
+                    break
+                one = self._ended.get_nowait()
+        if self._is_cut:
+            raise TuneError(
+                "the connection to the scheduler broke",
+                "when the scheduler runs again, run the same command: the search continues",
+            )
+        return results
+
+    def wake(self) -> None:
+        """Make :meth:`results` return; called from a signal handler or another thread."""
+        self._ended.put(None)
+
+
+class Cluster(Calls):
     """``host``, which is this machine, and hosts that join by the file ``offer``, if one is given.
 
-    Carries calls out within its context and once it is :meth:`ready`; :meth:`submit` names them. The serve command of
-    ``trial_spec`` starts with the workers.
+    Carries calls out within its context and once it is :meth:`ready`. The serve command of ``trial_spec`` starts with
+    the workers.
     """
 
     def __init__(self, host: Host, notice: Callable[[str], None], trial_spec: TrialSpec, offer: str = "") -> None:
+        super().__init__()
         self.host, self.notice, self.trial_spec, self.offer = host, notice, trial_spec, offer
         self.deaths: List[str] = []
         self._membership: Optional[Membership] = None
@@ -91,9 +189,9 @@ class Cluster:
         self._ending.callback(scheduler.close, timeout=CLOSE_S)
         address: str = scheduler.scheduler_address
         self._pool.tell(address, self._pem)
-        self._client = Client(scheduler, set_as_default=False, security=security)  # type: ignore[no-untyped-call]  # as above
-        self._ending.callback(self._client.close, timeout=CLOSE_S)
-        self._calls = Calls(self._client)
+        client = Client(scheduler, set_as_default=False, security=security)  # type: ignore[no-untyped-call]  # as above
+        self._ending.callback(client.close, timeout=CLOSE_S)
+        self.connect(client)
         self._wait()
         if self.offer:
             self._write_offer(int(address.rpartition(":")[2]))
@@ -110,7 +208,7 @@ class Cluster:
     def _write_offer(self, port: int) -> None:
         self._ending.callback(self._remove_offer)
         try:
-            membership.offer(self.offer, port, self._pem, secrets.token_hex(16))
+            membership.offer(self.offer, port, self._pem)
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
         self._membership = Membership(settings.version(), self.notice, self._dismiss, self.deaths, self.host)
@@ -122,22 +220,6 @@ class Cluster:
     def _workers(self) -> Any:
         """The scheduler's facts of each worker, by address."""
         return self._client.scheduler_info(n_workers=-1)["workers"]
-
-    def submit(self, function: Callable[..., Any], *arguments: Any, slot: str, host: str, priority: int = 0) -> str:
-        """Call ``function(*arguments)`` in a ``cpu`` or ``gpu`` slot of the host with the key ``host``, a higher
-        ``priority`` first. The first argument is the search's TrialSpec."""
-        return self._calls.submit(function, *arguments, resource=resource(slot, host), priority=priority)
-
-    def cancel(self, call: str) -> None:
-        self._calls.cancel(call)
-
-    def results(self, seconds: float) -> List[Tuple[str, Any]]:
-        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search."""
-        return self._calls.results(seconds)
-
-    def wake(self) -> None:
-        """Make :meth:`results` return; called from a signal handler or another thread."""
-        self._calls.wake()
 
     def mend(self) -> None:
         """Replace workers that died; update the hosts. Raises: TuneError, if a worker dies again and again."""
@@ -166,95 +248,3 @@ class Cluster:
         deadline = time.monotonic() + GOODBYE_S
         while len(self._workers()) > len(self._pool.workers) and time.monotonic() < deadline:
             time.sleep(0.1)
-
-
-#: In the result of a command that was ended from outside, and the seconds that its worker then waits for its own end.
-ENDED = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")
-LAST_S = 1.0
-#: More than there are calls: of one priority the oldest comes first.
-STEP = 10**9
-#: The topic of results.
-TOPIC = "fcctl-tune-results"
-#: Results returned at once, so that builders begin again in between.
-AT_ONCE = 8
-#: The variable of a member's workers: its host, as the scheduler is told, and its folders, as JSON.
-MEMBER = "FCCTL_TUNE_MEMBER"
-
-
-def carry_out(call: str, function: Callable[..., Any], trial_spec: TrialSpec, *arguments: Any) -> None:
-    """In a worker: call ``function(trial_spec, *arguments)`` in its machine's folders. The result goes to TOPIC."""
-    from distributed import get_worker
-
-    member = os.environ.get(MEMBER)  # none on the machine that searches
-    if member is not None:
-        trial_spec = dataclasses.replace(trial_spec, **json.loads(member)["folders"])
-    try:
-        outcome = function(trial_spec, *arguments)
-    except TuneError as error:
-        outcome = TuneError(error.message, error.hint)
-    except Exception as error:  # noqa: BLE001 - sent to the engine
-        outcome = CallFailed("%s: %s" % (type(error).__name__, error))
-    process.never_if_ending()
-    if member is not None and any(name in repr(outcome) for name in ENDED):
-        time.sleep(LAST_S)  # if the machine is stopping, this worker ends too, and the trial has no fault
-    get_worker().log_event(TOPIC, {"call": call, "outcome": pickle.dumps(outcome)})
-
-
-class Calls:
-    """Calls by a Dask ``client``."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._numbers = itertools.count()
-        self._futures: Dict[str, Any] = {}
-        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._is_cut = False
-        client.subscribe_topic(TOPIC, self._on_event)
-
-    def submit(self, function: Callable[..., Any], *arguments: Any, resource: str, priority: int) -> str:
-        number = next(self._numbers)
-        call = "%s-%d" % (function.__name__, number)
-        future = self._client.submit(
-            carry_out, call, function, *arguments, key=call, resources={resource: 1}, priority=priority * STEP - number,
-            pure=False,
-        )  # fmt: skip
-        self._futures[call] = future
-        future.add_done_callback(functools.partial(self._on_end, call))
-        return call
-
-    def _on_event(self, event: Tuple[float, Any]) -> None:
-        """In Dask's own thread."""
-        self._ended.put((event[1]["call"], pickle.loads(event[1]["outcome"])))  # noqa: S301 - Dask's peers run code
-
-    def _on_end(self, call: str, future: Any) -> None:
-        """In Dask's own thread. A call that we did not cancel was cancelled with the connection to the scheduler."""
-        self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
-        killed = future.status == "error"  # a call raises nothing: its workers died
-        reason = "its workers died" if killed else "its result did not arrive"
-        self._ended.put((call, CallFailed(reason, killed)))
-
-    def cancel(self, call: str) -> None:
-        future = self._futures.pop(call, None)
-        if future is not None:
-            future.cancel(force=True)
-
-    def results(self, seconds: float) -> List[Tuple[str, Any]]:
-        """Raises: TuneError, if the connection to the scheduler broke."""
-        results = []
-        with contextlib.suppress(queue.Empty):
-            one = self._ended.get(timeout=seconds)
-            while True:
-                if one is not None and self._futures.pop(one[0], None) is not None:
-                    results.append(one)
-                if len(results) == AT_ONCE:
-                    break
-                one = self._ended.get_nowait()
-        if self._is_cut:
-            raise TuneError(
-                "the connection to the scheduler broke",
-                "when the scheduler runs again, run the same command: the search continues",
-            )
-        return results
-
-    def wake(self) -> None:
-        self._ended.put(None)

@@ -23,14 +23,14 @@ from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import hosts, membership, settings
 from fcctl_tune.workers.cluster import MEMBER
-from fcctl_tune.workers.membership import Join
+from fcctl_tune.workers.membership import PATIENCE_S, Join
 from fcctl_tune.workers.pool import WorkerPool, print_line, this_machine
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
 #: Exit codes: something is missing, or no search came; the search did not come back; stopped by a signal.
 UNAVAILABLE, GAVE_UP, STOPPED = MissingDependency.exit_code, 75, 143
-#: Seconds that a search which answered before may be silent.
-PATIENCE_S = 1800.0
+#: Seconds to wait for the first answer of the search.
+WAIT_S = 1800.0
 #: Seconds between two tries to reach it, two looks at its file, and two looks at the workers.
 AGAIN_S, SOON_S, LOOK_S = 1.0, 0.25, 0.2
 #: The longest pause after a search that answered and did not admit the workers, seconds.
@@ -47,20 +47,6 @@ def main(argv: Optional[List[str]] = None) -> int:
     add("--join", required=True, metavar="FILE", help="file with the search's address; may be written later")
     add("--spec", metavar="FILE", help="the search's specification: its default configuration is built while waiting")
     add("--work", metavar="DIR", default=settings.WORK, help="folder for builds (default: %(default)s)")
-    add(
-        "--wait",
-        type=float,
-        default=PATIENCE_S,
-        metavar="S",
-        help="seconds to wait for the search (default: %(default)g)",
-    )
-    add(
-        "--patience",
-        type=float,
-        default=PATIENCE_S,
-        metavar="S",
-        help="seconds to wait when the search stops answering (default: %(default)g)",
-    )
     options = parser.parse_args(argv)
     if not membership.is_name(options.host):
         parser.error("--host must be a name of at most 63 letters, digits and ._-")
@@ -156,13 +142,12 @@ class Member:
         """Whether the search was silent for too long. Raises: MissingDependency, if it never came."""
         now = time.monotonic()
         if self._silent_since is not None:
-            patience = self.options.patience if join is None or join.patience_s is None else join.patience_s
-            if now - self._silent_since > patience:
-                print_line("ended: the search has not answered for %d s" % patience)
+            if now - self._silent_since > PATIENCE_S:
+                print_line("ended: the search has not answered for %d s" % PATIENCE_S)
                 return True
-        elif now - self._began > self.options.wait:
+        elif now - self._began > WAIT_S:
             where = join.address if join else self.options.join
-            problem = "no search answered within %d s (%s)" % (self.options.wait, where)
+            problem = "no search answered within %d s (%s)" % (WAIT_S, where)
             raise MissingDependency(problem, "check that the search runs, and that a tunnel to it is open")
         return False
 

@@ -152,27 +152,27 @@ class Membership:
 
 
 SCHEMA = 1
+#: Seconds that a member waits for a search out of reach, while its machine costs money.
+PATIENCE_S = 900.0
 #: Seconds that a scheduler has to answer.
 ANSWER_S = 10.0
 
 
-def offer(path: str, port: int, pem: Optional[str], token: str) -> None:
+def offer(path: str, port: int, pem: Optional[str]) -> None:
     """Write the file, for its owner alone, that names the scheduler and its key. Raises: OSError."""
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     tls = None if pem is None else {"pem": pem}
-    entry = {"schema": SCHEMA, "port": port, "tls": tls, "token": token}
+    entry = {"schema": SCHEMA, "port": port, "tls": tls}
     files.write_atomic(path, files.to_json(entry), durable=False, mode=0o600)
 
 
 @dataclass(frozen=True)
 class Join:
     """The ``port`` of this host's loopback that leads to the scheduler; ``pem`` is the search's key and certificate, if
-    it has one, and ``token`` identifies the search. Who has the key can run anything there."""
+    it has one: a new one for each start of a search. Who has the key can run anything there."""
 
     port: int
     pem: Optional[str] = None
-    token: str = ""
-    patience_s: Optional[float] = None
 
     @classmethod
     def read(cls, path: str) -> Optional[Join]:
@@ -196,7 +196,7 @@ class Join:
             port = operator.index(entry["scheduler"])
         except (TypeError, LookupError, AttributeError) as error:
             raise ValueError("it is not a file of schema %d: %s" % (SCHEMA, error)) from None
-        return cls(port, pem, entry.get("token", ""), entry.get("patience_s"))
+        return cls(port, pem)
 
     @property
     def address(self) -> str:

@@ -24,7 +24,7 @@ from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
 CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
-SETUP = "from setuptools import Extension, setup\nsetup(ext_modules=[])\n"
+SETUP = "from setuptools import Extension, setup  # as torch's CUDAExtension\nsetup(ext_modules=[])\n"
 EXTENSION = """
 from torch.utils.cpp_extension import load
 
@@ -83,7 +83,7 @@ CASES = {
     "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build", "run"]),
     "make that calls cmake": (
         {"Makefile": "all:\n\tcmake -B build\n", "CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA},
-        ["build"],
+        ["build", "run"],
     ),
     "make with two targets on a line": ({"Makefile": "a:\n\ttrue\nrun bench: a\n\ttrue\n"}, ["build", "run", "bench"]),
     "names that no shell takes": ({"it's.cu": KERNEL, "-x.cu": KERNEL, "a\nb.cu": KERNEL}, ["build"]),
@@ -94,7 +94,7 @@ CASES = {
         {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"},
         ["build", "test"],
     ),
-    "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build"]),
+    "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build", "run"]),
     "cmake, programs": (
         {
             "CMakeLists.txt": "project(p LANGUAGES CUDA)\nadd_subdirectory(src)\nadd_executable(sized a.cu)\n",
@@ -201,9 +201,8 @@ def test_a_program_runs_unless_it_needs_arguments(
     makefile += "lib.so: x.cu\n\tnvcc -shared -o $@ $<\n"
     folders = {
         "bin/a": {"Makefile": makefile, "src/a.cpp": text, "src/b.cpp": ""},
-        "(cd sub && bin/a)": {"Makefile": "all:\n\t$(MAKE) -C sub\n", "sub/Makefile": makefile, "sub/src/a.cpp": text},
         "build/a": {"a.cu": text},
-        "build/prog": {"CMakeLists.txt": "file(GLOB S src/*.cpp)\nadd_executable(prog ${S})\n", "src/a.cpp": text},
+        "build/prog": {"CMakeLists.txt": "add_executable(prog src/a.cpp)\n", "src/a.cpp": text},
     }
     for number, (command, files) in enumerate(folders.items()):
         folder = repository(tmp_path / str(number), files)
@@ -211,6 +210,31 @@ def test_a_program_runs_unless_it_needs_arguments(
         told = f"{command} {arguments}\n"
         assert run == ("" if arguments else f"{command}\n")
         assert ("#       " + told in (folder / "jobs/first.yaml").read_text()) == (arguments is not None)
+
+
+@pytest.mark.skipif(shutil.which("make") is None or shutil.which("cmake") is None, reason="needs make and cmake")
+@pytest.mark.parametrize(
+    "build",
+    [
+        {"Makefile": "all:\n\t$(MAKE) -C src\n", "src/Makefile": "all: a b c\n%: %.cpp\n\tg++ -o $@ $<\n"},
+        {"Makefile": "EXE=$(shell ls src/*.cpp | sed 's/.cpp//')\nall: $(EXE)\n%: %.cpp\n\tg++ -o $@ $<\n"},
+        {"CMakeLists.txt": "project(p CXX)\nfunction(f N)\nadd_executable(${N} src/${N}.cpp)\nendfunction()\n"
+                           "f(a)\nf(b)\nf(c)\n"},
+    ],
+    ids=["make below", "computed by make", "function of cmake"],
+)  # fmt: skip
+def test_programs_whose_names_are_computed_run(fcctl: Fcctl, tmp_path: Path, build: dict[str, str]) -> None:
+    main = '#include <cstdio>\nint main() { puts("%s: 3 us"); return %d; }\n'
+    needy = "int main(int argc, char **argv) { return argv[1][0]; }\n"
+    sources = {"src/a.cpp": main % ("a", 0), "src/b.cpp": main % ("b", 3), "src/c.cpp": needy}
+    repository(tmp_path, {**build, **sources, "old": "#!/bin/sh\n", "scripts/b.sh": "ssh x\n"})
+    (tmp_path / "old").chmod(0o755)
+    assert fcctl("init", cwd=tmp_path).code == 0
+    assert "# Found, and not run by this job: scripts/b.sh, src/c.cpp\n" in (tmp_path / "jobs/first.yaml").read_text()
+    run = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path).json["steps"][1]
+    log = fcctl("logs", "last", "--step", "run", cwd=tmp_path).out
+    assert re.sub(r"==> .*/", "==> ", log).startswith("==> a <==\na: 3 us\n==> b <==\nb: 3 us\nfailed: ")
+    assert run["message"].endswith("/b")
 
 
 #: Build files that name GPUs, how the job changes or calls them, and what nvcc and CMake then get for an L4.
@@ -267,7 +291,7 @@ LOOP = $(LOOP)$(LOOP)
 """
     files = {"Makefile": makefile, "a.cu": CUDA, "sub/Makefile": "x: x.c\n\tcc $< -o x\n", "sub/x.c": "int main() {}"}
     _, run = first_job(repository(tmp_path, files)).steps
-    assert untitled(run.run) == "bin/a\n(cd sub && ./x)\n# ./c ARGUMENTS\n"
+    assert untitled(run.run) == "bin/a\n# ./c ARGUMENTS\n"
 
 
 def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
@@ -318,6 +342,13 @@ def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tm
     assert "nvcc" in step.run
 
 
+def test_an_extension_without_torch_is_built_by_pip_with_what_it_requires(tmp_path: Path) -> None:
+    files = {"setup.py": SETUP.replace("torch", "pybind11"), "tests/test_a.py": ""}
+    build, test = first_job(repository(tmp_path, files)).steps
+    assert "build/venv/bin/python -m pip install . pytest" in build.run
+    assert test.run.startswith("build/venv/bin/python -m pytest")
+
+
 def test_headers_elsewhere_in_the_repository_are_found(tmp_path: Path) -> None:
     text = '#include "util/check.h"\n#include <near.cuh>\n#include <cuda.h>\n'
     headers = {"common/inc/util/check.h": "", "k/near.cuh": ""}
@@ -353,7 +384,7 @@ def test_a_makefile_that_names_no_architecture_builds_for_the_target(tmp_path: P
     assert 'NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"' in build.run
     assert bench.needs.gpu
     files = {"Makefile": "all:\n\tmake -C src\n", "src/rules.mk": "FLAGS = -gencode arch=compute_90a,code=sm_90a\n"}
-    (build,) = first_job(repository(tmp_path / "one", {**files, "src/a.cu": CUDA})).steps
+    build, _ = first_job(repository(tmp_path / "one", {**files, "src/a.cu": CUDA})).steps
     assert "NVCC_PREPEND_FLAGS" not in build.run
     common = {"common.mk": files["src/rules.mk"] + "run: all\n\ttrue\n", "k/a.cu": CUDA}
     for name, include in (("plain", "../common.mk"), ("computed", "$(TOP)/common.mk")):
@@ -428,6 +459,12 @@ def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: 
     assert (done.code, build["status"], run["status"]) == (100, "failed", "failed")
     assert "step 'build'" in done.json["message"]
     assert run["message"].splitlines()[-1] == "failed: ./a ./b"
+    with_nvcc = repository(tmp_path / "n", {"Makefile": "# nvcc\nall: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
+    script = ["bash", "-eo", "pipefail", "-c", first_job(with_nvcc).steps[0].run]
+    env = {**os.environ, "FCCTL_OUT": str(tmp_path), "FCCTL_CUDA_ARCH": "89"}
+    made = subprocess.run(script, cwd=with_nvcc, env=env, check=False, capture_output=True, text=True)
+    assert (made.returncode, (with_nvcc / "c").exists()) == (1, True)
+    assert re.search(r"\*\*\* .*: a\] Error 1\n\Z", made.stdout), "the last line names it"
 
 
 @pytest.mark.parametrize(
@@ -448,6 +485,23 @@ def test_a_script_that_needs_arguments_is_named_and_not_run(tmp_path: Path, text
 def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
     first_job(repository(tmp_path, {f"k{number:02}.cu": CUDA for number in range(22)}))
     assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("nvcc") is None, reason="needs cmake and nvcc")
+def test_cmake_that_does_not_configure_builds_nothing(fcctl: Fcctl, tmp_path: Path) -> None:
+    text = (
+        "project(p CXX)\nset(CUDA 1)\nfind_package(NoSuch REQUIRED)\nadd_executable(a a.cpp)\nadd_executable(b b.cpp)\n"
+    )
+    main = "int main() { return 0; }\n"
+    assert (
+        fcctl(
+            "init", cwd=repository(tmp_path, {"CMakeLists.txt": text, "a.cpp": main, "b.cpp": main, "k.cu": KERNEL})
+        ).code
+        == 0
+    )
+    build = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path).json["steps"][0]
+    assert "gmake" not in build["message"]
+    assert "a library of the build is missing" in build["hint"]
 
 
 def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:
@@ -483,13 +537,6 @@ def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
     files = dict(CASES["cmake, programs"][0])
     _, run = first_job(repository(tmp_path / "one", files)).steps
     assert (untitled(run.run), run.needs.gpu) == ("build/src/alone\n# build/sized ARGUMENTS\n", True)
-    del files["src/CMakeLists.txt"]
-    files["CMakeLists.txt"] += "set(EXECUTABLE_OUTPUT_PATH bin)\n"
-    assert [step.id for step in first_job(repository(tmp_path / "sized", files)).steps] == ["build"]
-    path = tmp_path / "sized" / "jobs" / "first.yaml"
-    path.write_text(re.sub(r"^# (?=  [ -] )", "", path.read_text(), flags=re.MULTILINE))
-    _, run = find_workspace(tmp_path / "sized", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
-    assert run.run == '"$(find . -type f -perm -u+x -name sized | head -n 1)" ARGUMENTS\n'
 
 
 def test_programs_that_cmake_does_not_build_there_do_not_run(tmp_path: Path) -> None:
@@ -503,9 +550,6 @@ add_executable(seldom EXCLUDE_FROM_ALL a.cpp)
 #[[
 add_executable(old a.cpp)
 ]]
-foreach(size 1 2)
-  add_executable(size_${size} a.cpp)
-endforeach()
 add_subdirectory("sub folder")
 """,
         "a.cpp": "int main() {}\n", "sub folder/CMakeLists.txt": "add_executable(b b.cpp)",
@@ -513,9 +557,10 @@ add_subdirectory("sub folder")
     }  # fmt: skip
     _, run = first_job(repository(tmp_path / "one", files)).steps
     assert (untitled(run.run), run.needs.gpu) == ("build/top\n'build/sub folder/b'\n", False)
-    files["CMakeLists.txt"] += "set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)\n"
-    _, run = first_job(repository(tmp_path / "two", files)).steps
-    assert "-name top" in run.run
+    for number, line in enumerate(("set(CMAKE_RUNTIME_OUTPUT_DIRECTORY bin)", "add_executable(size_${size} a.cpp)")):
+        more = {**files, "CMakeLists.txt": f"{files['CMakeLists.txt']}{line}\n"}
+        _, run = first_job(repository(tmp_path / f"{number}", more)).steps
+        assert "find . -type f" in run.run
 
 
 def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path) -> None:

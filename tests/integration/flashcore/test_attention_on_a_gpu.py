@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from flashcore import attention as module
-from flashcore import inputs, roundings
+from flashcore import eligible, inputs, roundings
 from flashcore.attention import attention, swapped
 from flashcore.extras import LOWER_RIGHT
 from flashcore.reference import attention64, expected
@@ -49,7 +49,7 @@ def by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("by_the_kernel")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("D", module.HEAD_DIMS)
+@pytest.mark.parametrize("D", eligible.HEAD_DIMS)
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_right_at_any_length(dtype: torch.dtype, D: int, is_causal: bool) -> None:
     torch.manual_seed(0)
@@ -82,11 +82,11 @@ def test_layouts_without_copies_grouped_heads_and_scales() -> None:
 def test_few_queries_of_a_cache_of_keys(dtype: torch.dtype, D: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel for them, which merges in memory that each call has for itself: calls made in C, on two streams
     at once, and by a graph."""
-    monkeypatch.setattr(module, "LEAST_KEYS", 1)
+    monkeypatch.setattr(eligible, "LEAST_KEYS", 1)
     torch.manual_seed(0)
     called: list[str] = []
-    real = module._kernel
-    monkeypatch.setattr(module, "_kernel", lambda *how: (called.append(how[0]), real(*how))[1])
+    real = eligible.kernel
+    monkeypatch.setattr(eligible, "kernel", lambda *how: (called.append(how[0]), real(*how))[1])
     streams = [torch.cuda.Stream() for _ in range(2)]
     for B, H, S_q, H_kv, S_kv in [
         (1, 32, 1, 8, 4096),

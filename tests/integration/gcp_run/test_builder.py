@@ -144,7 +144,7 @@ def test_its_worst_case_counts_against_the_caps(laptop: Callable[..., Laptop]) -
     assert f"It costs at most {usd(plan['total_usd'])}: " in shown
     assert f"Of that, {usd(plan['builder_usd'])} is for builder, at $0." in shown
     assert (
-        f"total       ${plan['total_usd']:.2f} at most"
+        f"total       {usd(plan['total_usd'])} at most"
         in workspace.fcctl("run", "quick", "--on", "l4", "--dry-run").stdout
     )
     alone = str(round(plan["usd"] + plan["builder_usd"] / 2, 4))

@@ -43,7 +43,7 @@ def test_the_virtual_environment_of_the_target_is_active_in_both(
     tmp_path: Path, private_home: Path, sshd: LoopbackSshd
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(sshd.home / "my env")], check=True)
-    workspace = Workspace(tmp_path / "w", private_home, sshd, python=str(sshd.home / "my env/bin/python3"))
+    workspace = Workspace(tmp_path / "w", private_home, sshd, python="~/my env/bin/python3")
     show = "python3 -c 'import sys; print(sys.prefix)'; echo $VIRTUAL_ENV"
     workspace.job("one", f'steps:\n  - {{id: one, run: "{show}"}}\n')
     workspace.fcctl("run", "one", "--on", "box")

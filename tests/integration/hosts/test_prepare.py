@@ -54,6 +54,9 @@ def test_a_machine_is_made_fit_once(workspace: Workspace, machine: StockMachine)
     after = machine.files()
     assert states(workspace, "box") == ["fit"] * 6
     assert machine.files() == after, "the second time changes nothing"
+    (machine.root / "proc/driver/nvidia/params").unlink()
+    without = workspace.fcctl("hosts", "prepare", "owned").stderr
+    assert "owned is not ready for GPU work: no NVIDIA driver is loaded; fcctl preflight --on owned" in without
 
 
 def test_a_machine_of_others_is_changed_after_a_yes(workspace: Workspace, machine: StockMachine) -> None:

@@ -14,7 +14,8 @@ from tests.conftest import home_of_its_own
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
-pytestmark = pytest.mark.group("stop-at-budget")  # one worker: the runs of a fixture are waited for once
+#: One worker: the runs of a fixture are waited for once, for most of a minute.
+pytestmark = [pytest.mark.group("stop-at-budget"), pytest.mark.first]
 
 #: 0.60 dollars a second, so that a cap of six dollars lasts for ten seconds. The caps below leave a busy computer time
 #: to come to the second step, and to end in order. That step says something every second, so that who follows looks

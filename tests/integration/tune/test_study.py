@@ -75,7 +75,6 @@ def test_what_was_under_way_is_asked_for_again(tmp_path: Path) -> None:
         asked = [study.ask() for _ in range(4)]
         study.tell(TrialRecord(2, asked[2].params, "hung", "60 s", source=asked[2].source))  # type: ignore[union-attr]
     with Study(path, SPEC) as study:
-        assert study.pending == [asked[0], asked[1], asked[3]]
         assert [study.ask() for _ in range(3)] == [asked[0], asked[1], asked[3]]
         new = study.ask()
     assert new.number == 4
@@ -87,12 +86,12 @@ def test_the_end_is_the_budget_or_the_space(tmp_path: Path) -> None:
         assert study.strategy == "evolution"
         while study.ask() is not None:
             assert study.ended == "running"
-        assert (study.ended, len(study.pending)) == ("budget", 8)
+        assert (study.ended, len(study._asked)) == ("budget", 8)
     longer = Spec.from_dict({**ENTRY, "trials": 13})
     with Study(str(tmp_path / "a"), longer, "evolution") as study:  # more trials may be added to a search
         while study.ask() is not None:
             pass
-        assert (study.ended, len(study.pending)) == ("exhausted", 12)
+        assert (study.ended, len(study._asked)) == ("exhausted", 12)
     with Study(str(tmp_path / "b"), longer) as study:
         assert study.strategy == "exhaustive"
 

@@ -116,8 +116,8 @@ class Fleet:
         wait_for(self.offer.exists)
         offered = json.loads(self.offer.read_text())
         assert self.offer.stat().st_mode & 0o077 == 0
-        entry = {**{key: offered[key] for key in ("schema", "tls", "token")}, "scheduler": offered["port"]}
-        (self.folder / "join.new").write_text(json.dumps({**entry, "patience_s": 120}))
+        entry = {**{key: offered[key] for key in ("schema", "tls")}, "scheduler": offered["port"]}
+        (self.folder / "join.new").write_text(json.dumps(entry))
         (self.folder / "join.new").rename(self.folder / "join.json")
 
     def until(self, host: str, line: str, times: int = 1) -> None:

@@ -13,6 +13,7 @@ import functools
 import platform
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def apart(compiler: str) -> list[str]:
     return [] if subprocess.run(argv, capture_output=True, check=False).returncode else ["-fno-gnu-unique"]
 
 
+def plain_command(compiler: str) -> list[str]:
+    return [compiler, *apart(compiler), "-std=c++17", "-fPIC", "-U_FORTIFY_SOURCE"]
+
+
+@functools.cache
+def race_detector(compiler: str) -> bytes:
+    """races.cpp as an object file: compiled once, since it takes as long as many a kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        run([*plain_command(compiler), "-O2", "-c", str(HERE / "races.cpp"), "-o", f"{folder}/races.o"])
+        return Path(folder, "races.o").read_bytes()
+
+
 def compile_on_cpu(
     variant: Variant, overrides: Mapping[str, int], folder: Path, fragments: str = "Scattered", arch: int = 0,
     races: bool = False, masked: bool = False,
@@ -58,14 +71,15 @@ def compile_on_cpu(
     defines += [f"-D__CUDA_ARCH__={arch}"] if arch else []
     defines += ["-DMASKED=1"] if masked else []
     compiler = toolchain.cxx()
-    plain = [compiler, *apart(compiler), "-std=c++17", "-fPIC", "-U_FORTIFY_SOURCE"]
+    plain = plain_command(compiler)
     argv = [*plain, "-x", "c++", "-O1", *HALVES, "-Wno-unknown-pragmas", *defines,
             f"-DCUDA_ON_CPU_FRAGMENTS=k{fragments}", f"-I{HERE}", "-include", "cuda_on_cpu.h",
             str(folder / variant.source.name)]  # fmt: skip
     if races:  # of -fsanitize=thread only what the compiler does: races.cpp has the functions that it calls
-        whole = folder / f"{variant.name}.o"
+        whole, detector = folder / f"{variant.name}.o", folder / "races.o"
         run([*argv, "-fsanitize=thread", "-DCUDA_ON_CPU_RACES", "-c", "-o", str(whole)])
-        run([*plain, "-O2", "-shared", str(HERE / "races.cpp"), str(whole), "-o", str(output)])
+        detector.write_bytes(race_detector(compiler))
+        run([*plain, "-shared", str(detector), str(whole), "-o", str(output)])
     else:
         run([*argv, "-shared", "-o", str(output)])
     library = ctypes.CDLL(str(output))

@@ -17,7 +17,9 @@ KERNELS = (ROOT / "docs/kernels.md").read_text()
 def test_the_ladder_is_that_of_the_published_run() -> None:
     (run,) = re.findall(r"The ladder, as the run `(\S+)` measured it on an NVIDIA H200", KERNELS)
     folder = ROOT / "results/reference/h200" / run
-    rows = re.findall(r"^\| `(\w+)` \|[^|]+\| ([\d.]+) \| (\d+) \|", KERNELS.split("## Commands")[0], re.MULTILINE)
+    table = KERNELS.split("## Commands")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [step.name for step in ladder.RUNGS]
+    rows = re.findall(r"^\| `\w+`, `(\w+)` \|[^|]+\| ([\d.]+) \| (\d+) \|", table, re.MULTILINE)
     assert [name for name, _, _ in rows] == [rung.label for rung in ladder.RUNGS if ":" not in rung.label]
     for name, time, tensor in rows:
         bench = json.loads((folder / f"bench-benchmark-{name}.json").read_text())

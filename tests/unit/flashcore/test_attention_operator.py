@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from flashcore import attention as module
+from flashcore import eligible
 from flashcore.attention import attention, swapped
 from flashcore.errors import Unavailable, Unsupported
 from flashcore.extras import LOWER_RIGHT
@@ -240,26 +241,26 @@ def test_where_the_kernel_cannot_be_built_pytorch_works_after_one_warning(monkey
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _number: (8, 9))
-    monkeypatch.setattr(module.build, "build", fails)
-    module._built.cache_clear()
+    monkeypatch.setattr(eligible.build, "build", fails)
+    eligible._built.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="calls PyTorch instead: nvcc not found"):
-            assert module._kernel(module.VARIANT.name) is None
-        assert module._kernel(module.VARIANT.name) is None  # warnings are errors here
+            assert eligible.kernel(eligible.VARIANT.name) is None
+        assert eligible.kernel(eligible.VARIANT.name) is None  # warnings are errors here
     finally:
-        module._built.cache_clear()
+        eligible._built.cache_clear()
 
 
 def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On make-believe tensors of a GPU: shapes, types and strides decide."""
-    monkeypatch.setattr(module, "_recent", lambda _device: True)
-    monkeypatch.setattr(module, "_aligned", lambda _tensor: True)
+    monkeypatch.setattr(eligible, "_recent", lambda _device: True)
+    monkeypatch.setattr(eligible, "aligned", lambda _tensor: True)
     with torch._subclasses.FakeTensorMode():
 
         def fits(q: tuple[int, ...], k: tuple[int, ...], gqa: bool = False, causal: int = False, **how: Any) -> bool:
             dtype = how.get("dtype", torch.float16)
             a, b, c = (torch.empty(x, dtype=dtype, device="cuda") for x in (q, k, how.get("v", k)))
-            return module._fits(a, b, c, causal, gqa, how.get("mask"))
+            return eligible.fits(a, b, c, causal, gqa, how.get("mask"))
 
         def mask(*shape: int, dtype: torch.dtype = torch.bool, device: str = "cuda") -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
@@ -270,7 +271,7 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not fits((1, 8, 5, 64), (1, 3, 9, 64), gqa=True)
         assert not fits((1, 8, 5, 64), (1, 8, 9, 64), dtype=torch.float32)
         assert not fits((1, 8, 5, 112), (1, 8, 9, 112))
-        for D in module.HEAD_DIMS:
+        for D in eligible.HEAD_DIMS:
             assert fits((1, 8, 5, D), (1, 8, 9, D), causal=True)
             assert fits((1, 8, 5, D), (1, 8, 9, D), mask=mask(5, 9)) == (D != 256)
             assert fits((1, 8, 5, D), (1, 8, 9, D), causal=LOWER_RIGHT) == (D != 256)
@@ -290,14 +291,14 @@ def test_what_the_flagship_takes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not fits(*shapes, mask=mask(5, 9, device="cpu"))
         assert not fits(*shapes, mask=mask(9, 5).T)
         assert not fits((1, 1, 2_000_000, 64), (1, 1, 1, 64), causal=LOWER_RIGHT)
-    assert not module._fits(*tensors(dtype=torch.float16), False, False)  # a CPU's
+    assert not eligible.fits(*tensors(dtype=torch.float16), False, False)  # a CPU's
 
 
 def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.ones(1, 1, 1, 1024, dtype=torch.bool)
 
     def chosen(H: int, S_q: int, H_kv: int, mask: torch.Tensor | None = None, keys: int = 1024, causal: int = 0) -> str:
-        return module._chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), causal, mask)[0]
+        return eligible.chosen(torch.empty(2, H, S_q, 64), torch.empty(2, H_kv, keys, 64), causal, mask)[0]
 
     assert [chosen(*one) for one in ((32, 1, 8), (16, 1, 1), (8, 16, 8), (8, 4, 2))] == ["decode"] * 4
     assert [chosen(*one) for one in ((17, 1, 1), (8, 17, 8), (32, 5, 8))] == ["flagship"] * 3
@@ -309,6 +310,31 @@ def test_few_queries_that_read_the_same_keys_have_a_kernel_of_their_own(monkeypa
     for S_q in (1, 40):
         module._beyond(torch.empty(2, 8, S_q, 64), torch.empty(2, 8, 1024, 64), None, False, None, None, None)
     assert way == ["decode", "operator"]
+
+
+@pytest.mark.parametrize("S_q", [1, 40])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"window": (9, 0)},
+        {"window": (9, -1), "lower_right": True},
+        {"window": (9, 5)},
+        {"window": (9, 0), "softcap": 2.0},
+        {"window": (9, 0), "is_causal": True},
+    ],
+)
+def test_a_causal_window_of_few_queries_is_decodes(how: Any, S_q: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+
+    class Known:
+        def extended(self, _extras: Any, q: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            return q.clone()
+
+    monkeypatch.setattr(eligible, "fits", lambda *_: True)
+    monkeypatch.setattr(eligible, "kernel", lambda name: (used.append(name), Known())[1])
+    attention(torch.randn(1, 2, S_q, 64), *torch.randn(2, 1, 2, 1030, 64), **how)
+    plain = "softcap" not in how and not how.get("is_causal") and how["window"] != (9, 5)
+    assert used == ["decode" if plain and S_q == 1 else "extended"]
 
 
 def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,8 +353,8 @@ def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: py
             self.taught.append(call[0].shape)
 
     kernels = {"flagship": Known(), "decode": Known()}
-    monkeypatch.setattr(module, "_fits", lambda *_: True)
-    monkeypatch.setattr(module, "_kernel", lambda name, _library=0: kernels[name])
+    monkeypatch.setattr(eligible, "fits", lambda *_: True)
+    monkeypatch.setattr(eligible, "kernel", lambda name, _library=0: kernels[name])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     ways = (module._short_way, module._decode_way)
     try:
@@ -346,11 +372,11 @@ def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: py
 
 def test_rows_that_are_not_whole_pieces_of_16_bytes_are_not_taken() -> None:
     x = torch.zeros(2, 3, 4, 72, dtype=torch.float16)
-    assert module._aligned(x[..., :64])
-    assert module._aligned(x[..., 8:])
-    assert not module._aligned(x[..., 4:68])
-    assert not module._aligned(x.flatten()[: 2 * 3 * 4 * 65].view(2, 3, 4, 65)[..., :64])
-    assert not module._aligned(x.transpose(2, 3))
-    assert module._aligned(
+    assert eligible.aligned(x[..., :64])
+    assert eligible.aligned(x[..., 8:])
+    assert not eligible.aligned(x[..., 4:68])
+    assert not eligible.aligned(x.flatten()[: 2 * 3 * 4 * 65].view(2, 3, 4, 65)[..., :64])
+    assert not eligible.aligned(x.transpose(2, 3))
+    assert eligible.aligned(
         x[:1, :, :1, :64].as_strided((1, 3, 1, 64), (3, 288, 5, 1))
     )  # where n is 1, strides are free

@@ -220,7 +220,7 @@ def test_a_graph_is_not_counted_without_a_driver_or_a_capture() -> None:
 
 
 def test_math_on_large_shapes_is_left_out_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.reference, "names", lambda _device: ["sdpa", "sdpa-math"])
+    monkeypatch.setattr(bench.reference, "names", lambda _device, _shape: ["sdpa", "sdpa-math"])
 
     class Cpu:
         class variant:

@@ -177,6 +177,7 @@ def test_dollars() -> None:
     assert finding.usd_by_then == pytest.approx(0.72 * 3630 / 3600)
     assert judge(machine(started=NOW - 1), [], 0.72, NOW).usd_so_far == pytest.approx(0.72 / 60)  # the least bill
     assert judge(machine(), [], None, NOW).usd_so_far is None
+    assert judge(machine("STAGING", deadline=None), [], 0.72, NOW).usd_so_far is None, "its start before is over"
     assert judge(machine(deadline=None), [], 0.72, NOW).usd_by_then is None
     assert judge(machine("TERMINATED"), [], 0.72, NOW).usd_so_far is None
 

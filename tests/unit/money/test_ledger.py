@@ -52,15 +52,39 @@ def run(
     )  # fmt: skip
 
 
-def test_what_no_run_used_is_idle() -> None:
-    lines = books.ledger([run(START, {"boot": 60, "bench": 240})], [sighting(stopped=START + 900)])
-    assert [(line.activity, line.seconds) for line in lines] == [("boot", 60), ("bench", 240), ("idle", 600)]
-    assert sum(line.usd for line in lines) == pytest.approx(900 / 3600 * RATE)
-
-
-def test_a_minute_is_the_least() -> None:
-    lines = books.ledger([], [sighting(stopped=START + 5)])
-    assert [(line.activity, line.seconds) for line in lines] == [("idle", 60)]
+@pytest.mark.parametrize(
+    ("runs", "words", "lines"),
+    [
+        (
+            [run(START, {"boot": 60, "bench": 240})], [sighting(stopped=START + 900)],
+            [("boot", 60), ("bench", 240), ("idle", 600)],
+        ),
+        ([], [sighting(stopped=START + 5)], [("idle", 60)]),  # the least
+        (  # each start's minute ends after the next start
+            [run(START + 6 * n, {"bench": 2, "minimum": 58}) for n in range(6)],
+            [sighting(START + 6 * n, START + 6 * n + 2) for n in range(6)],
+            [("bench", 2), ("minimum", 58)] * 6,
+        ),
+        (
+            [run(START, {"bench": 300}), run(START + 7200, {"bench": 100})],
+            [sighting(stopped=START + 300), sighting(started=START + 7200, stopped=START + 7500)],
+            [("bench", 300), ("bench", 100), ("idle", 200)],
+        ),
+        (
+            [run(START, {"boot": 90, "stop": 10}, on_machine=False)], [sighting(stopped=START + 100)],
+            [("boot", 90), ("stop", 10)],
+        ),
+        ([run(START, {"bench": 500})], [sighting(seen=START + 10)], [("bench", 500)]),  # it is on: runs know more
+    ],
+    ids=["idle", "a minute", "short ones", "two starts", "no machine known", "on"],
+)  # fmt: skip
+def test_what_each_second_went_into(
+    runs: list[RunRecord], words: list[UsageRecord], lines: list[tuple[str, float]]
+) -> None:
+    found = books.ledger(runs, words)
+    assert [(line.activity, line.seconds) for line in found] == lines
+    assert sum(line.usd for line in found) == pytest.approx(sum(seconds for _, seconds in lines) / 3600 * RATE)
+    assert not any(line.beyond_s for line in found)
 
 
 def test_what_a_run_claims_beyond_the_bill_is_not_billed() -> None:
@@ -69,15 +93,6 @@ def test_what_a_run_claims_beyond_the_bill_is_not_billed() -> None:
         ("boot", 120, 20), ("bench", 480, 80),
     ]  # fmt: skip
     assert sum(line.usd for line in lines) == pytest.approx(600 / 3600 * RATE)
-
-
-def test_short_runs_one_after_the_other_are_billed_a_minute_each() -> None:
-    """Each start's minute ends after the next start."""
-    on = [sighting(START + 6 * n, START + 6 * n + 2) for n in range(6)]
-    runs = [run(START + 6 * n, {"bench": 2, "minimum": 58}) for n in range(6)]
-    lines = books.ledger(runs, on)
-    assert [(line.activity, line.seconds) for line in lines] == [("bench", 2), ("minimum", 58)] * 6
-    assert not any(line.beyond_s for line in lines)
 
 
 def test_runs_that_share_a_start_are_billed_its_minute_once() -> None:
@@ -170,31 +185,12 @@ def test_a_machine_started_anew_was_off_in_between() -> None:
     assert (second.is_on, second.billed_s) == (True, 100)
 
 
-def test_two_spans_of_one_machine_do_not_share_runs() -> None:
-    runs = [run(START, {"bench": 300}), run(START + 7200, {"bench": 100})]
-    seen = [sighting(stopped=START + 300), sighting(started=START + 7200, stopped=START + 7500)]
-    assert [(line.activity, line.seconds) for line in books.ledger(runs, seen)] == [
-        ("bench", 300), ("bench", 100), ("idle", 200),
-    ]  # fmt: skip
-
-
 def test_a_restart_in_the_middle_of_a_run_is_billed_twice_and_used_once() -> None:
     seen = [sighting(stopped=START + 100), sighting(started=START + 200, stopped=START + 700)]
     lines = books.ledger([run(START, {"bench": 700})], seen)
     assert [(line.activity, line.on_since, line.seconds) for line in lines] == [
         ("bench", START, 100), ("bench", START + 200, 500),
     ]  # fmt: skip
-
-
-def test_runs_side_by_side_do_not_double_the_bill() -> None:
-    runs = [run(START, {"bench": 300}), run(START + 1, {"test": 300})]
-    lines = books.ledger(runs, [sighting(stopped=START + 400)])
-    assert sum(line.seconds for line in lines) == pytest.approx(400)
-
-
-def test_a_run_that_never_had_its_machine_still_explains_it() -> None:
-    lines = books.ledger([run(START, {"boot": 90, "stop": 10}, on_machine=False)], [sighting(stopped=START + 100)])
-    assert [line.activity for line in lines] == ["boot", "stop"]
 
 
 @pytest.mark.parametrize(
@@ -224,11 +220,6 @@ def test_which_machine_a_run_without_one_had_turned_on(spans: list[UsageRecord],
     lines = books.ledger([run(START, {"boot": 90, "stop": 10}, on_machine=False)], spans)
     of_run = {line.machine for line in lines if line.run_id is not None}
     assert of_run == {None if machine is None else f"vm ({machine})"}
-
-
-def test_of_a_machine_that_is_on_its_runs_know_more_than_the_last_look() -> None:
-    lines = books.ledger([run(START, {"bench": 500})], [sighting(seen=START + 10)])
-    assert [(line.activity, line.seconds) for line in lines] == [("bench", 500)]
 
 
 def test_days_and_weeks_are_those_of_the_zone() -> None:
@@ -309,19 +300,3 @@ def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts,
         assert sum(time.used_s for time in found.times) + sum(
             line.seconds for line in lines if not line.run_id
         ) == pytest.approx(found.cloud_s)
-
-
-@given(uses=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 600)), max_size=8), length=st.integers(60, 20_000))
-def test_every_second_of_a_machine_is_in_the_books_once(uses: list[tuple[int, int]], length: int) -> None:
-    runs, at = [], START
-    for gap, seconds in uses:
-        at += gap
-        if at + seconds > START + length:
-            break
-        runs.append(run(at, {"bench": seconds}))
-        at += seconds + 1
-    lines = books.ledger(runs, [sighting(stopped=START + length)])
-    assert sum(line.seconds for line in lines) == pytest.approx(length, abs=1.0)
-    for by in ("day", "week", "month", "job", "target", "activity", "run", "machine"):
-        totals = sums.totals(lines, by, UTC)  # type: ignore[arg-type]
-        assert sum(t.usd for t in totals) == pytest.approx(sum(line.usd for line in lines))

@@ -57,6 +57,8 @@ def test_what_failed_or_was_done_to_a_disk_of_the_same_name_does_not_count() -> 
 
 
 def test_the_machine_s_own_word_on_its_last_start_is_stronger() -> None:
+    never_ran = Machine("p", "us-west1-c", "vm", "7", "TERMINATED", started=T + 8, stopped=T + 9000)
+    assert times_on([op("stop", 600), op("insert", 10)], "7", never_ran) == [PowerInterval(T + 8, T + 600)]
     seen = Machine("p", "us-west1-c", "vm", "7", "TERMINATED", started=T + 8, stopped=T + 590)
     assert times_on([op("stop", 600), op("insert", 10)], "7", seen) == [PowerInterval(T + 8, T + 590)]
     on = Machine("p", "us-west1-c", "vm", "7", "RUNNING", started=T + 9500, stopped=T + 9000)
@@ -120,6 +122,6 @@ def test_an_account_shows_what_differs_and_for_whom_it_was() -> None:
     found = account(after_words[0], True, books.spans(after_words), before, after)
     assert (found.cloud_s, found.ledger_s, found.difference_s) == (1590, 290, -1300)
     assert found.difference_usd == pytest.approx(-1300 / 3600 * 0.72, abs=1e-5)
-    assert not found.agrees
     assert [time.span.user for time in found.times if time.for_nobody] == ["", "me"]
+    assert not found.agrees
     assert account(after_words[0], True, books.spans(after_words), after, after).agrees

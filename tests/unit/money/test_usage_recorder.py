@@ -156,10 +156,19 @@ def test_each_is_written_once(recorder: UsageRecorder, file: SpendingBook) -> No
     assert len(file.usage()) == 4
 
 
+def test_the_stop_of_a_start_that_never_ran_does_not_end_the_start_before(
+    recorder: UsageRecorder, file: SpendingBook
+) -> None:
+    for seen in (machine(), machine(status="STAGING", stopped=T + 600), machine(status="TERMINATED", stopped=T + 9000)):
+        recorder.record_machine(TARGET, seen)
+    assert [record.stopped for record in file.usage()] == [None, T + 600]
+
+
 @pytest.mark.parametrize(
     ("seen", "stopped"),
     [
         (OFF, T + 600),
+        (machine(status="STAGING", stopped=T + 600), T + 600),  # its next start
         (machine(status="TERMINATED", stopped=T), T),
         (machine(status="TERMINATED", stopped=T - 60), None),  # of the start before
         (machine(status="TERMINATED"), None),

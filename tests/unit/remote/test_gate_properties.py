@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fcctl_remote.gates.evaluate import GateError, evaluate, names, parse
-from fcctl_remote.wire import GATE_VERDICTS, GateSpec
+from fcctl_remote.wire import GateSpec
 
 FRAGMENTS = [
     "a", "b.c", "[*]", "[0]", '[x="y"]', "(", ")", "[", "]", ",", "max", "len", "1", "2.5", "'s'", "true", "null",
@@ -43,7 +43,7 @@ def test_parser_raises_only_gate_error(expr: str) -> None:
 @given(SOUP, st.dictionaries(st.sampled_from(["a", "b"]), JSON, max_size=2))
 def test_evaluation_never_raises(expr: str, context: dict[str, Any]) -> None:
     result = evaluate(GateSpec(expr), context)
-    assert result.verdict in GATE_VERDICTS
+    assert result.verdict in ("pass", "fail", "not_applicable", "unavailable")
     if result.verdict == "unavailable":
         assert result.hint
 

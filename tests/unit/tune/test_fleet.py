@@ -15,7 +15,6 @@ from orchestrator.runs.job.plan import make_plan
 from orchestrator.tune.fleet_rules import (
     HOST_LINE,
     MOST_HOSTS,
-    PATIENCE_S,
     Scheduler,
     check_apart,
     machines,
@@ -24,7 +23,7 @@ from orchestrator.tune.fleet_rules import (
 from orchestrator.tune.search_file import COMMAND, SearchFile, SearchOptions, job_of, parse
 
 L4 = GcpTarget(name="l4", project="a-project", instance="vm", zones=["us-west1-c"])
-SAID: dict[str, Any] = {"schema": 1, "port": 8786, "tls": {"pem": "KEY"}, "token": "t"}
+SAID: dict[str, Any] = {"schema": 1, "port": 8786, "tls": {"pem": "KEY"}}
 
 
 def test_machines_like_one_are_called_after_it() -> None:
@@ -84,7 +83,7 @@ def test_a_member_has_what_the_search_has_but_for_its_command() -> None:
 def test_a_member_is_told_where_the_search_is_and_how_it_gets_in() -> None:
     scheduler = Scheduler.read(json.dumps(SAID).encode(), "a")
     told = json.loads(scheduler.invitation(40000))
-    assert told == {"schema": 1, "scheduler": 40000, "tls": {"pem": "KEY"}, "token": "t", "patience_s": PATIENCE_S}
+    assert told == {"schema": 1, "scheduler": 40000, "tls": {"pem": "KEY"}}
     assert "KEY" not in f"{scheduler!r} {scheduler}", "it may come into a log"
 
 
@@ -92,8 +91,7 @@ def test_a_member_is_told_where_the_search_is_and_how_it_gets_in() -> None:
     "data",
     [
         *(json.dumps(SAID | {"port": port}).encode() for port in (0, 65536, "22", True, None)),
-        *(json.dumps(SAID | changes).encode() for changes in ({"schema": 2}, {"token": 1})),
-        b"", b"[]", b"{}", b"\xff", b"null", b"1",
+        json.dumps(SAID | {"schema": 2}).encode(), b"", b"[]", b"{}", b"\xff", b"null", b"1",
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(data: bytes) -> None:

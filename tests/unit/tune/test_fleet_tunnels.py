@@ -104,7 +104,7 @@ class Two:
         self.worker_tunnel.start()
 
     def announce(self, port: int = 8786) -> None:
-        said = {"schema": 1, "port": port, "tls": {"pem": "KEY"}, "token": "t"}
+        said = {"schema": 1, "port": port, "tls": {"pem": "KEY"}}
         self.machines["a"].files[SEARCH, "fleet.json"] = json.dumps(said).encode()
 
 
@@ -150,7 +150,7 @@ def test_the_leaders_tunnel_leaves_a_run_that_another_one_resumes(two: Two) -> N
     two.leader_tunnel.set_run(LATER)
     wait_for(lambda: not two.leader_tunnel.is_up)
     two.there.add(LATER)
-    said = {"schema": 1, "port": 8787, "tls": {"pem": "KEY"}, "token": "u"}
+    said = {"schema": 1, "port": 8787, "tls": {"pem": "KEY 2"}}
     two.machines["a"].files[LATER, "fleet.json"] = json.dumps(said).encode()
     wait_for(lambda: two.leader_tunnel.scheduler is not None)
     assert two.machines["a"].dialled == [8787]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -31,13 +31,20 @@ def told(number: int, params: Params, outcome: float | str) -> TrialRecord:
     return TrialRecord(number, params, "complete", value=outcome)
 
 
+def history_of(
+    space: Space, records: list[TrialRecord], pending: Sequence[Params] = (), budget: int = 128
+) -> search.History:
+    tried = {space.key(params) for params in (*(r.params for r in records), *pending)}
+    return search.History(space, tuple(records), tuple(pending), tried, budget)
+
+
 def play(
     strategy: str, seed: int, budget: int, outcome: Outcome = bowl, space: Space = SPACE, first: int | None = None
 ) -> list[TrialRecord]:
     """The records of a search, or of its ``first`` trials."""
     records = [told(0, space.default, outcome(space.default))]
     for number in range(1, first or budget):
-        history = search.History.of(space, records, budget=budget)
+        history = history_of(space, records, budget=budget)
         proposal = search.propose(strategy, history, search.rng_of(seed, number))
         if proposal is None:
             break
@@ -74,7 +81,7 @@ def test_seeds_differ(strategy: str) -> None:
 def test_what_is_under_way_is_not_proposed() -> None:
     records = play("evolution", 0, 30)
     *pending, left = [params for params in SPACE.all if SPACE.key(params) not in keys(records)]
-    history = search.History.of(SPACE, records, pending, 200)
+    history = history_of(SPACE, records, pending, 200)
     proposal = search.propose("evolution", history, random.Random(0))
     assert proposal.params == left
 
@@ -83,7 +90,7 @@ def test_children_come_from_the_elites_and_say_of_which() -> None:
     records = play("evolution", 3, 60)
     born = [record for record in records if record.number > search.spread(60)]
     assert born
-    history = search.History.of(SPACE, records[:20], budget=60)
+    history = history_of(SPACE, records[:20], budget=60)
     best = sorted(records[:20], key=lambda r: r.value or 0)[:2]
     for chance in range(30):
         proposal = search.propose("evolution", history, random.Random(chance), elites=2)

@@ -69,7 +69,7 @@ def task(trial_spec: Any, what: Any) -> None:
 
 
 def submitted(made: Calls) -> str:
-    return made.submit(task, "trial_spec", "what", resource="gpu:b", priority=3)
+    return made.submit(task, "trial_spec", "what", slot="gpu", host="b", priority=3)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,8 @@ def test_an_error_of_a_call_arrives_with_its_hint(error: Exception, monkeypatch:
 
 
 def test_each_result_is_heard_once(client: Client) -> None:
-    made = Calls(client)
+    made = Calls()
+    made.connect(client)
     call = submitted(made)
     assert client.asked[0][1]["resources"] == {"gpu:b": 1}
     assert made.results(0) == []
@@ -127,9 +128,10 @@ def test_each_result_is_heard_once(client: Client) -> None:
 
 
 def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client) -> None:
-    made = Calls(client)
+    made = Calls()
+    made.connect(client)
     for priority in (0, 0, 20, 0, 10, 20):
-        made.submit(task, "trial_spec", "what", resource="gpu", priority=priority)
+        made.submit(task, "trial_spec", "what", slot="gpu", host="", priority=priority)
     asked = [how["priority"] for _, how in client.asked]
     assert sorted(range(6), key=asked.__getitem__, reverse=True) == [2, 5, 4, 0, 1, 3]
     assert all(abs(priority) < 2**53 for priority in asked)
@@ -140,7 +142,8 @@ def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client) -> None:
     [("error", True, "its workers died"), ("finished", False, "its result did not arrive")],
 )
 def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed: bool, reason: str) -> None:
-    made = Calls(client)
+    made = Calls()
+    made.connect(client)
     call = submitted(made)
     client.futures[0].ends(status)
     ((heard, outcome),) = made.results(0)
@@ -148,7 +151,8 @@ def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed:
 
 
 def test_a_connection_to_the_scheduler_that_broke_is_no_calls_fault(client: Client) -> None:
-    made = Calls(client)
+    made = Calls()
+    made.connect(client)
     ours, theirs = submitted(made), submitted(made)
     made.cancel(ours)
     client.futures[0].ends("cancelled")

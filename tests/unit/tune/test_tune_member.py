@@ -13,11 +13,11 @@ import pytest
 
 from fcctl_tune.errors import MissingDependency
 from fcctl_tune.workers import member
-from fcctl_tune.workers.member import Member
-from fcctl_tune.workers.membership import Join
+from fcctl_tune.workers.member import WAIT_S, Member
+from fcctl_tune.workers.membership import PATIENCE_S, Join
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
-TOLD = {"schema": 1, "scheduler": 4711, "tls": None, "token": "t", "patience_s": 5}
+TOLD = {"schema": 1, "scheduler": 4711, "tls": None}
 
 
 class Clock:
@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def one(tmp_path: Path) -> Member:
     path = str(tmp_path / "join.json")
-    return Member(Namespace(host="b", join=path, work=str(tmp_path), wait=60, patience=60))
+    return Member(Namespace(host="b", join=path, work=str(tmp_path)))
 
 
 def test_an_invalid_file_is_told_once_and_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_an_invalid_file_is_told_once_and_read_again(tmp_path: Path, capsys: pyt
         assert made._join() is None
     assert capsys.readouterr().out.count("it is not a file of schema 1") == 1
     path.write_text(json.dumps(TOLD))
-    assert made._join() == Join(4711, None, "t", 5)
+    assert made._join() == Join(4711)
 
 
 class Pool:
@@ -75,7 +75,7 @@ def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
     assert made._work_for(pool, join, str(tmp_path)) is None
     assert made.joined == 1
     assert "the search does not answer" in capsys.readouterr().out
-    clock.sleep(4)
+    clock.sleep(PATIENCE_S - 1)
     assert not made._is_over(join)
     clock.sleep(2)
     assert made._is_over(join), "its patience counts from then"
@@ -86,10 +86,10 @@ def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -
     pool: Any = Pool(tmp_path, "nothing", LOST)
     assert made._work_for(pool, Join.from_dict(TOLD), str(tmp_path)) is None
     assert made.joined == 0
-    clock.sleep(30)
+    clock.sleep(WAIT_S - 1)
     assert not made._is_over(None)
-    clock.sleep(31)
-    with pytest.raises(MissingDependency, match="no search answered within 60 s"):
+    clock.sleep(2)
+    with pytest.raises(MissingDependency, match="no search answered within 1800 s"):
         made._is_over(None)
 
 

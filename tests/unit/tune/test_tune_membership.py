@@ -80,13 +80,13 @@ def test_names_of_hosts(name: str, right: bool) -> None:
 # ------------------------------------------------------------------------------------------------ join
 def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_path: Path) -> None:
     path = tmp_path / "fleet" / "fleet.json"
-    offer(str(path), 4711, "KEY", "t")
+    offer(str(path), 4711, "KEY")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     offered = json.loads(path.read_text())
-    assert offered == {"schema": 1, "port": 4711, "tls": {"pem": "KEY"}, "token": "t"}
-    path.write_text(json.dumps({**offered, "scheduler": 12, "patience_s": 60}))
-    assert Join.read(str(path)) == Join(12, "KEY", "t", 60)
+    assert offered == {"schema": 1, "port": 4711, "tls": {"pem": "KEY"}}
+    path.write_text(json.dumps({**offered, "scheduler": 12}))
+    assert Join.read(str(path)) == Join(12, "KEY")
     assert Join.from_dict({"schema": 1, "scheduler": 12, "tls": None}).address == "tcp://127.0.0.1:12"
     assert Join.read(str(tmp_path / "nothing")) is None
 

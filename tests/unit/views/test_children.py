@@ -58,6 +58,27 @@ def test_of_several_runs_the_one_that_goes_on_is_told(tmp_path: Path) -> None:
     assert not_cancelled({"runs": rows[:1]}) == ""
 
 
+def test_a_worker_that_was_warmed_makes_the_first_part(tmp_path: Path) -> None:
+    """A first chart took over a second, most of which was importing what draws."""
+
+    async def first() -> tuple[int, int]:
+        children = child(tmp_path)
+        children.warm()
+        children.warm()  # once is enough
+        while not children._idle:
+            await asyncio.sleep(0.05)
+        (worker,) = children._idle
+        with pytest.raises(FcctlError):
+            await children.work("trend", results=str(tmp_path), root="", base="", benchmark="b", variant="", ends=[])
+        (same,) = children._idle
+        same.kill()
+        await same.wait()
+        return worker.pid, same.pid
+
+    warmed, used = asyncio.run(first())
+    assert warmed == used
+
+
 @pytest.mark.parametrize("said", [f"note: run {ID}\n", f"source: reading\nrun {ID}\nsync: 3 files\n"])
 def test_a_launch_is_known_by_its_run(tmp_path: Path, said: str) -> None:
     assert asyncio.run(_launch(child(tmp_path, said))) == ID

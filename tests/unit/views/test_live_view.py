@@ -11,7 +11,7 @@ from rich.console import Console
 from fcctl_remote import wire
 from orchestrator.runs.reopen import ActiveState
 from orchestrator.views.figures import duration
-from orchestrator.views.live.active import rows
+from orchestrator.views.live.active import row
 from orchestrator.views.live.overview import _standing
 from orchestrator.views.live.run import Live, PlainObserver, gpu_text, step_line, telemetry_text, upload_text
 
@@ -102,7 +102,7 @@ def test_a_run_that_is_about_to_begin_waits_for_no_other(behind: str | None, sho
     assert shown in captured.get()
     assert ("one exclusive job" in captured.get()) == (behind is not None)
     state = ActiveState(waits.run_id, waits.job, "local", "queued", waits)
-    assert rows([state], 1000.0)[0][-1] == (f"behind {behind}" if behind else "starting")
+    assert row(state, 1000.0)[-1] == (f"behind {behind}" if behind else "starting")
     assert _standing(waits) == (("queued", f"behind {behind}") if behind else ("starting", "starting"))
 
 

@@ -90,7 +90,7 @@ def _shell(target: Target) -> str:
     options = (" --gpu-log" if target.owned else "") + (" --python '$y'" if target.python else "")
     # Within a login shell, whose profile may set PATH anew.
     ours = f"$l -c \"exec '$h' shell{options}\""
-    python = shlex.quote(target.python or "")
+    python = shell_path(target.python or "", "python")
     script = f'h={shell_path(target.root)}/bin/fcctl-host; y={python}; l="${{SHELL:-/bin/sh}} -l"'
     return "exec /bin/sh -c " + shlex.quote(f'{script}; if "$h" version >/dev/null 2>&1; then exec {ours}; fi; exec $l')
 
