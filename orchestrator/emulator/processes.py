@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fcctl_remote.base import processes as base_processes
@@ -153,14 +153,10 @@ class Guardian:
 
 
 def main() -> None:
-    """``ROOTS FOLDER VOLATILE...``: the emulator was killed, and these are its machines."""
-    reap(sys.argv[2], sys.argv[3:])
-
-
-def reap(temporary: str, volatiles: Sequence[str]) -> None:
-    """Kills the processes of these boots; later boots of the same disks by another emulator are not touched."""
+    """``ROOTS FOLDER VOLATILE...``: the emulator was killed. Kills the processes of these boots, of no later boots of
+    the same disks."""
+    temporary, *volatiles = sys.argv[2:]
     for volatile in volatiles:
         end_boot(Path(volatile))
-        shutil.rmtree(volatile, ignore_errors=True)
-    if temporary:
-        shutil.rmtree(temporary, ignore_errors=True)
+    for folder in filter(None, (*volatiles, temporary)):
+        shutil.rmtree(folder, ignore_errors=True)

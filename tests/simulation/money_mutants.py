@@ -236,7 +236,7 @@ def builder_not_in_budget(patch: pytest.MonkeyPatch) -> None:
         return done.model_copy(update={"builder": saved.builder})
 
     patch.setattr(prepare, "_ended_in_time", alone)
-    patch.setattr(SavedPlan, "worst_case_usd_with_builder", SavedPlan.worst_case_usd)
+    patch.setattr(SavedPlan, "builder_usd", 0.0)
 
 
 def builder_not_reserved(patch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
     if over_runs or saved.builder is not None:
         from orchestrator.runs.cost.spending import check_caps
 
-        check_caps(services, budget, saved.worst_case_usd_with_builder if over_runs else saved.builder_usd)
+        check_caps(services, budget, saved.builder_usd + (saved.worst_case_usd if over_runs else 0.0))
     caps += books_caps(budget) if over_runs else []
     return Prepared(saved.model_copy(update={"caps": caps}), source, capped)
 
@@ -190,7 +190,7 @@ def _worst_usd(saved: SavedPlan) -> float:
 
 
 def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
-    cap, worst = tightest(caps), saved.worst_case_usd_with_builder
+    cap, worst = tightest(caps), saved.worst_case_usd + saved.builder_usd
     if cap is not None and worst > cap.usd + 1e-9:
         raise BudgetError(
             f"{saved.plan.job} on {saved.target.name} may cost {dollars(worst)}, more than the cap of"

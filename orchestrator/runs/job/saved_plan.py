@@ -119,10 +119,6 @@ class SavedPlan(HourlyPlan):
         return self.builder.worst_case_usd if self.builder is not None else 0.0
 
     @property
-    def worst_case_usd_with_builder(self) -> float:
-        return self.worst_case_usd + self.builder_usd
-
-    @property
     def wake_s(self) -> int:
         """The maximum run duration of a start that only fetches what is on the machine's disk, seconds: boot and
         transfers. Raises ConflictError if fcctl does not start this machine."""

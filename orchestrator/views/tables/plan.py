@@ -97,7 +97,7 @@ def plan_json(prepared: Prepared, spot: SpotPreview | None = None) -> dict[str, 
             "rest_usd_per_hour": saved.rest_rate,
             "egress_usd": saved.egress_usd,
             "builder_usd": saved.builder_usd,
-            "total_usd": saved.worst_case_usd_with_builder,
+            "total_usd": saved.worst_case_usd + saved.builder_usd,
         },
         "spot": spot.as_json() if spot is not None else None,
     }
@@ -143,7 +143,7 @@ def _builder(saved: SavedPlan) -> Iterator[tuple[str, str]]:
         limit = f"; the cloud stops it after {duration(there.fence_s)}" if there.fence_s is not None else ""
         price = f"{usd(there.worst_case_usd)} more at most, at {usd(there.worst_rate)} an hour{limit}"
         yield "builder", f"{there.target.name} compiles: {price}"
-        yield "total", f"{usd(saved.worst_case_usd_with_builder)} at most"
+        yield "total", f"{usd(saved.worst_case_usd + saved.builder_usd)} at most"
 
 
 def _gpu_idle(rule: wire.GpuIdle | None) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""``fcctl top`` in a real terminal of 80 and of 200 columns, and without one."""
+"""``fcctl top`` in a real terminal of 60 and of 200 columns, and without one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Screen:
         return seen[-1]
 
 
-@pytest.mark.parametrize("columns", sampled([80, 200], [80]))
+@pytest.mark.parametrize("columns", sampled([60, 200], [60]))
 def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path: Path) -> None:
     (run_id,) = workspace.active()
     screen = Screen(workspace, columns)
