@@ -21,6 +21,7 @@ from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
 from tests import again, durations
 from tests.support import forked, host_program, scratch
+from tests.support.hook import Hook, listening
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workers import pytest_addoption, pytest_cmdline_main, pytest_runtestloop  # noqa: F401 - hooks
@@ -166,6 +167,13 @@ def kernel_processes() -> None:
 def link(sshd: LoopbackSshd) -> LinkProxy:
     """A bad network in front of ``sshd``, which knows its port: ``sshd.target(port=link.port)``."""
     return sshd.proxy()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """A server that ``[notify]`` may tell."""
+    with listening() as found:
+        yield found
 
 
 @pytest.fixture

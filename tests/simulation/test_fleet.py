@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runs.machine import release as hold_release
 from orchestrator.tune import fleet
 from orchestrator.tune import member as fleet_member
 from orchestrator.tune import tunnels as fleet_ways
 from tests.simulation.fleet import play
 from tests.simulation.fleet_story import draw
+from tests.simulation.mutants import never_let_go
 from tests.support.tiers import sampled
 
 #: The end of a run's id.
@@ -54,14 +54,6 @@ def again_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def never_let_in(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fleet_ways.WorkerTunnel, "_use", lambda *_: None)
-
-
-def never_let_go(patch: pytest.MonkeyPatch) -> None:
-    def release(self: Any, **_: Any) -> None:
-        self._log("release", policy="stop")
-        self._log("released", how="untouched")
-
-    patch.setattr(hold_release.Releaser, "release", release)
 
 
 def woken_for_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,13 @@ def napping(
     return found
 
 
+def money(workspace: CloudWorkspace) -> tuple[float, float]:
+    """Dollars that machines cost so far, and that are reserved."""
+    found = workspace.type("--json", "cost", "budget", check=0).json
+    project = found["caps"][4]
+    return project["spent_usd"] - project["standing_usd"], found["reserved_usd"]
+
+
 @contextlib.contextmanager
 def emulated(**given: Any) -> Iterator[Emulator]:
     """An emulator whose calls of ``wait`` answer at once: time is moved by whoever waits, not by waiting."""

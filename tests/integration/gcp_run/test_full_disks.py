@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
-from tests.support.hook import Hook, listening
+from tests.support.hook import Hook
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
@@ -35,12 +35,6 @@ env: {PLACE: unset}
 #: begun, acquire, create, acquired, arm, armed, sync, submit, submitted, ended, collected, release, stop, released,
 #: complete.
 LINES = 15
-
-
-@pytest.fixture
-def hook() -> Iterator[Hook]:
-    with listening() as found:
-        yield found
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, napping
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, money, napping
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -30,13 +30,6 @@ def book(workspace: CloudWorkspace) -> Path:
 
 def rebuilt(workspace: CloudWorkspace, *words: str) -> Any:
     return workspace.type("--json", "cost", "rebuild", *words, check=0).json
-
-
-def money(workspace: CloudWorkspace) -> tuple[float, float]:
-    """Dollars that machines cost so far, and that are reserved."""
-    found = workspace.type("--json", "cost", "budget", check=0).json
-    project = found["caps"][4]
-    return project["spent_usd"] - project["standing_usd"], found["reserved_usd"]
 
 
 def nothing(found: Any) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, napping
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, money, napping
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -19,13 +19,6 @@ CAPS = "\n[budget]\nper_run_usd = 9\nper_month_usd = 300.0\nproject_usd = 300.0\
 @pytest.fixture
 def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
     return napping(tmp_path / "w", private_home, cloud, CAPS)
-
-
-def money(workspace: CloudWorkspace) -> tuple[float, float]:
-    """Dollars that machines cost so far, and that are reserved."""
-    found = workspace.type("--json", "cost", "budget", check=0).json
-    project = found["caps"][4]
-    return project["spent_usd"] - project["standing_usd"], found["reserved_usd"]
 
 
 def forget(workspace: CloudWorkspace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace as RealWorkspace
-from tests.support.hook import Hook, listening
+from tests.support.hook import Hook
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed
 from tests.support.waiting import wait_for
 
@@ -20,12 +19,6 @@ pytest.importorskip("google.cloud.compute_v1")
 
 NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
 DOWN = "fcctl hosts down l4"
-
-
-@pytest.fixture
-def hook() -> Iterator[Hook]:
-    with listening() as found:
-        yield found
 
 
 @pytest.fixture

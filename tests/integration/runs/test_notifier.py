@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,7 @@ from orchestrator.results.records import CostRecord, RunRecord, SourceRecord, St
 from orchestrator.runs import notices as notify
 from orchestrator.runs.notices import Notice, Notify
 from orchestrator.runs.notifier import Notifier
-from tests.support.hook import Hook, listening
-
-
-@pytest.fixture
-def hook() -> Iterator[Hook]:
-    with listening() as found:
-        yield found
+from tests.support.hook import Hook
 
 
 def record(**values: Any) -> RunRecord:
