@@ -57,7 +57,7 @@ def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path
     screen = Screen(workspace, columns)
     try:
         text = screen.shows("1 active", run_id, "running", "hold 1/1", "q quits")
-        assert ("LOAD" in text) == (columns == 200), "what a narrow terminal leaves out of the table is below it"
+        assert "LOAD" in text, "also at 80 columns: those without a value are not there"
         (tmp_path / "go").touch()
         screen.shows("no active runs")
         assert workspace.runs()[run_id]["status"] == "passed", "what ended meanwhile is brought home"
