@@ -175,7 +175,13 @@ def _launcher(variant: str, slow: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ the operator
-_library.define(SCHEMA)
+def define(schema: str, eager: Any, fake: Any) -> None:
+    """An operator of PyTorch, forward only, in whose place ``fake`` stands where tensors have no memory."""
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    _library.impl(name, eager, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flashcore::{name}", fake, lib=_library)
+    torch.library.register_autograd(f"flashcore::{name}", _no_backward, lib=_library)
 
 
 def _eager(
@@ -268,7 +274,7 @@ def _refuse_tangents(*tensors: torch.Tensor) -> None:
         )
 
 
-def no_backward(_context: Any, *_gradients: Any) -> None:
+def _no_backward(_context: Any, *_gradients: Any) -> None:
     raise Unsupported(
         f"{NAME} has no backward pass",
         cause="the caller requested a gradient through its output",
@@ -293,8 +299,6 @@ def _autocast(device: str) -> Any:
     return cast
 
 
-_library.impl("attention", _eager, "CompositeExplicitAutograd")
-torch.library.register_fake(NAME, _fake, lib=_library)
-torch.library.register_autograd(NAME, no_backward, lib=_library)
+define(SCHEMA, _eager, _fake)
 for _device in ("cpu", "cuda"):
     _library.impl("attention", _autocast(_device), f"Autocast{_device.upper()}")

@@ -258,7 +258,7 @@ class Bench:
                 theirs = self._source(rival.subject)
                 theirs.timer(0, 1)
             except (AuditFailed, LaunchFailed) as e:
-                # A backend that synchronises cannot be captured, and is timed in eager mode; flex may not compile.
+                # A backend that synchronises is not captured, but timed in eager mode; FlexAttention may not compile.
                 if rival.name not in reference.BACKENDS:
                     raise
                 self.skipped.append({"rival": rival.name, "reason": f"{e.message}: {e.cause}"})

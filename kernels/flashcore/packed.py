@@ -12,22 +12,17 @@ one sequence at a time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from flashcore import eligible
-from flashcore.attention import no_backward
+from flashcore.attention import define
 from flashcore.extras import ANY, LOWER_RIGHT, Packed, Scores
 
-NAME = "flashcore::attention_varlen"
 SCHEMA = (
     "attention_varlen(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
     "int max_seqlen_q, int max_seqlen_k, Tensor? alibi_slopes=None, *, bool causal=False, float? scale=None, "
     "int window_left=-1, int window_right=-1, float softcap=0.0) -> Tensor"
 )
-_library = torch.library.Library("flashcore", "FRAGMENT")
-_library.define(SCHEMA)
 
 
 def attention_varlen(
@@ -115,10 +110,4 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packed: 
     scores.check(query.new_empty((len(packed.starts_q) - 1, H, 0)))
 
 
-def _fake(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    return torch.empty_like(query)
-
-
-_library.impl("attention_varlen", _eager, "CompositeExplicitAutograd")
-torch.library.register_fake(NAME, _fake, lib=_library)
-torch.library.register_autograd(NAME, no_backward, lib=_library)
+define(SCHEMA, _eager, lambda query, *_, **__: torch.empty_like(query))

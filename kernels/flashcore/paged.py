@@ -11,15 +11,12 @@ definition, one batch at a time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from flashcore import eligible, registry
-from flashcore.attention import no_backward
+from flashcore.attention import define
 from flashcore.extras import ANY, LOWER_RIGHT, Pages, Scores
 
-NAME = "flashcore::attention_paged"
 SCHEMA = (
     "attention_paged(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor seqlens_k, *, "
     "bool causal=True, float? scale=None, int? max_seqlen_k=None, int window_left=-1, int window_right=-1) -> Tensor"
@@ -27,8 +24,6 @@ SCHEMA = (
 VARIANT = registry.VARIANTS["paged"]
 #: Keys of a page.
 PAGES = (16, 32, 64, 128, 256)
-_library = torch.library.Library("flashcore", "FRAGMENT")
-_library.define(SCHEMA)
 
 
 def attention_paged(
@@ -127,10 +122,4 @@ def _check(
         raise RuntimeError(f"caches, block_table and seqlens_k must be on {query.device}, as query is")
 
 
-def _fake(query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    return torch.empty_like(query)
-
-
-_library.impl("attention_paged", _eager, "CompositeExplicitAutograd")
-torch.library.register_fake(NAME, _fake, lib=_library)
-torch.library.register_autograd(NAME, no_backward, lib=_library)
+define(SCHEMA, _eager, lambda query, *_, **__: torch.empty_like(query))

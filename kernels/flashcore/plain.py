@@ -18,7 +18,7 @@ import numpy as np
 from flashcore import cases, documents, roundings, stats, trials
 from flashcore.build import Built
 from flashcore.cases import Trial
-from flashcore.errors import AuditFailed, FlashcoreError, LaunchFailed, UsageError
+from flashcore.errors import AuditFailed, FlashcoreError, LaunchFailed
 from flashcore.library import Args, Strides, load
 from flashcore.shapes import Shape
 from flashcore.trials import Guarded
@@ -61,13 +61,7 @@ class Kernel:
 
 
 def draw(shape: Shape, seed: int, values: str = "plain") -> Arrays:
-    """Q, K, V of ``shape`` in FP16, from ``seed``; other ones than PyTorch draws from it.
-
-    Raises:
-        UsageError: the shape has a window.
-    """
-    if shape.window is not None:
-        raise UsageError(f"{shape}: kernels for a processor take no window")
+    """Q, K, V of ``shape`` in FP16, from ``seed``; other ones than PyTorch draws from it."""
     normal = np.random.default_rng(seed).standard_normal
     sizes = [(shape.B, shape.H, n, shape.D) for n in (shape.S, shape.keys, shape.keys)]
     q, k, v = (array.astype(np.float16) for array in cases.shaped(values, *map(normal, sizes), normal))

@@ -26,9 +26,9 @@ Attention = Callable[..., torch.Tensor]
 #: Scores of a head up to which one thread is as fast as several: PyTorch's threads spin while they wait for each other.
 FEW_SCORES = 2**20
 
-FLEX = "flex"
-#: PyTorch's implementations by the names used in results; ``sdpa`` is whichever PyTorch picks by itself, ``flex``
-#: FlexAttention, compiled for what a shape hides.
+FLEX = "torch-flex"
+#: PyTorch's implementations by the names used in results; ``sdpa`` is whichever PyTorch picks by itself;
+#: FlexAttention is compiled for what a shape hides.
 BACKENDS = {
     "sdpa": None,
     "sdpa-flash": SDPBackend.FLASH_ATTENTION,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from flashcore import bench, capture, documents, inputs, reference, sampling, separate, shapes, stats, timing
+from orchestrator.results.timings import entries
 
 
 def test_percentiles_and_spread() -> None:
@@ -239,6 +240,20 @@ def test_math_on_large_shapes_is_left_out_and_said_so(monkeypatch: pytest.Monkey
     rivals, skipped = bench._rivals(Cpu, shapes.Shape(1, 1, 16, 64), (), None, Backends())  # type: ignore[arg-type]
     assert [r.name for r in rivals] == ["sdpa"]
     assert [(s["rival"], "memory" in s["reason"]) for s in skipped] == [("sdpa-math", True)]
+
+
+def test_the_fastest_backend_may_be_flex_attention() -> None:
+    def compared(rival: str, ratio: float) -> dict[str, Any]:
+        low_high = {"ci_low": ratio, "ci_high": ratio}
+        return {"benchmark": "w", "against": f"w/{rival}", "mode": "hot", "ratio": ratio, **low_high}
+
+    (found,) = bench.fastest([compared("sdpa-flash", 0.5), compared(reference.FLEX, 1.1), compared("fused", 2.0)])
+    assert found["against"] == "w/torch-flex"
+    (timed,) = entries({"benchmarks": [{"name": found["against"], "variant": reference.FLEX}]})
+    assert timed.is_reference  # to fcctl, too
+    hides, plain = (shapes.parse(text)[text] for text in ("1,2,8,64,w3", "1,2,8,64"))
+    assert reference.FLEX in reference.names("cuda", hides)
+    assert reference.FLEX not in reference.names("cuda", plain)
 
 
 def test_the_export_answers_the_users_jq_paths() -> None:
