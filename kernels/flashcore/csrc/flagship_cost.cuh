@@ -80,26 +80,29 @@ struct Work {
   }
 
   // That of a row tile. (Without a mask all are alike.)
-  Block block(double tile) const {
-    const double end = load.causal ? std::fmin(load.keys, (tile + 1) * c.rows) : load.keys, all = std::ceil(end / c.keys);
-    const int high = c.warps / c.groups;
+  Block block(int tile) const {
+    const double end = load.causal ? std::fmin(load.keys, (tile + 1.0) * c.rows) : load.keys;
+    const auto tiles_of_keys = [&](int of) { return (of - 1) / c.keys + 1; };
+    const int all = tiles_of_keys(static_cast<int>(end)), high = c.warps / c.groups;
     double quarter[4] = {}, late = 0;
     for (int warp = 0; warp < c.warps; ++warp) {
-      const auto of_group = [&](double of) { return std::fmax(0, std::ceil((of - warp / high) / c.groups)); };
-      double steps = of_group(all), hidden = 0;
+      const int group = warp / high;
+      const auto of_group = [&](int of) { return of > group ? (of - group - 1) / c.groups + 1 : 0; };
+      int steps = of_group(all), hidden = 0;
       if (load.causal) {  // a pipelined warp leaves no tile out
-        const double row = tile * c.rows + warp % high * c.warp_rows;
-        if (!c.pipelined) steps = of_group(std::fmin(all, std::ceil((row + c.warp_rows) / c.keys)));
-        hidden = std::fmax(0, steps - of_group(std::floor(row / c.keys))) * masked;
+        const int row = tile * c.rows + warp % high * c.warp_rows, seen = tiles_of_keys(row + c.warp_rows);
+        if (!c.pipelined && seen < all) steps = of_group(seen);
+        hidden = steps - of_group(row / c.keys);
+        if (hidden < 0) hidden = 0;
       }
-      quarter[warp % 4] += steps * unit + hidden;
-      late = std::fmax(late, hidden);
+      quarter[warp % 4] += steps * unit + hidden * masked;
+      late = std::fmax(late, hidden * masked);
     }
     const double mean = (quarter[0] + quarter[1] + quarter[2] + quarter[3]) / 4 + kEnds * ends;
     const double most =
         std::fmax(std::fmax(quarter[0], quarter[1]), std::fmax(quarter[2], quarter[3])) + kEnds * ends;
-    const double alone = ends + late + std::ceil(all / c.groups) * step;
-    const double copied = (c.rows + 2 * all * c.keys) * load.dim * 2 / kCopied;
+    const double alone = ends + late + ((all - 1) / c.groups + 1) * step;
+    const double copied = (c.rows + 2.0 * all * c.keys) * load.dim * 2 / kCopied;
     Block found;
     for (int others = 0; others < kMostBlocks; ++others)
       found.clocks[others] =
@@ -142,10 +145,11 @@ double dealt_out(const Work<Tiling> &work, int processors, int resident) {
   constexpr int kProcessors = 256, kRounds = 4;
   if (processors > kProcessors) processors = kProcessors;
   int heads = static_cast<int>(work.load.heads);
+  const int tiles = static_cast<int>(work.tiles);
   const double count = work.tiles * heads * work.load.batches;
   if (count > kRounds * processors * resident) {
     double sum = 0;
-    for (double tile = 0; tile < work.tiles; ++tile) sum += work.block(tile).clocks[resident - 1];
+    for (int tile = 0; tile < work.tiles; ++tile) sum += work.block(tile).clocks[resident - 1];
     return sum * heads * work.load.batches / processors / resident + work.block(0).clocks[0] / 2;
   }
   // Blocks of different heads are alike. Where so many heads at a time take as many multiprocessors, one stands for all.
@@ -158,7 +162,7 @@ double dealt_out(const Work<Tiling> &work, int processors, int resident) {
   int started = 0;
   Block next;
   const auto take = [&](Processor &one) {
-    if (started % heads == 0) next = work.block(work.tiles - 1 - started / heads % static_cast<int>(work.tiles));
+    if (started % heads == 0) next = work.block(tiles - 1 - started / heads % tiles);
     one.take(next), ++started;
   };
   const auto first = [&](int i) { return all[i].first(ends[i]); };
