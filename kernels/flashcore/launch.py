@@ -19,6 +19,7 @@ from flashcore.build import Built
 from flashcore.errors import LaunchFailed, Unavailable, Unsupported
 from flashcore.extras import LOWER_RIGHT, Extra, with_pages
 from flashcore.library import Args, Strides, load
+from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from flashcore.variant import Variant
 
@@ -254,7 +255,7 @@ class Kernel:
         _refuse_unsupported(self.variant, {"q": q, "k": k, "v": v, "out": out}, causal, mask)
         for extra in extras:
             if not getattr(self.variant, needed := extra.needs(causal)):
-                raise Unsupported(f"{self.variant.name} does not support {needed}", hint="python -m flashcore list")
+                raise Unsupported(f"{self.variant.name} does not support {needed}", hint=_takers(needed))
         B, H, S_q, D = q.shape
         args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D)
         for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out)):
@@ -339,11 +340,16 @@ def _refuse_unsupported(
     _refuse_masks(variant, causal, mask, (B, H, q.shape[2], k.shape[2]), D, q.device)
 
 
+def _takers(what: str) -> str:
+    """The variants that take it, for a hint."""
+    return "these do: " + ", ".join(v.name for v in VARIANTS.values() if getattr(v, what))
+
+
 def _refuse_masks(
     variant: Variant, causal: int, mask: torch.Tensor | None, full: tuple[int, ...], D: int, device: torch.device
 ) -> None:
     if causal == 1 and not variant.causal:
-        raise Unsupported(f"{variant.name} does not support a causal mask", hint="python -m flashcore list")
+        raise Unsupported(f"{variant.name} does not support a causal mask", hint=_takers("causal"))
     if causal not in (0, 1, LOWER_RIGHT) or (causal == LOWER_RIGHT and D not in variant.lower_right):
         raise Unsupported(
             f"{variant.name} does not support causal={causal} at head dimension {D}",
@@ -354,7 +360,7 @@ def _refuse_masks(
     if D not in variant.masks:
         raise Unsupported(
             f"{variant.name} does not support a mask at head dimension {D}",
-            hint=f"it does at head dimensions {list(variant.masks)}" if variant.masks else "python -m flashcore list",
+            hint=f"it does at head dimensions {list(variant.masks)}" if variant.masks else _takers("masks"),
         )
     if not mask_fits(mask, full) or mask.device != device:
         raise Unsupported(

@@ -46,6 +46,8 @@ UNREACHED: dict[tuple[str, str], str] = {
     ("L4", "float16 64 32x16x128,2,1s"): _ELSEWHERE,
     ("L4", "bfloat16 64 32x16x128,2,1s"): _ELSEWHERE,
     **{("L4", f"{dtype} 80 128x32x48,1,2pt"): _ELSEWHERE for dtype in DTYPES},
+    **{("L4", f"{dtype} 128 64x16x64,2,1s"): _ELSEWHERE for dtype in DTYPES},
+    **{("H100", f"{dtype} 96 128x32x32,1,2pt"): "for an L4" for dtype in DTYPES},
     ("H100", "float16 64 128x32x64,1,2pt+64x16x64,1,2pt"): "for an L4",
     ("H100", "float16 256 128x16x32,1,1q"): "for an L4",
     ("H100", "bfloat16 256 128x16x32,1,1q"): "for an L4",

@@ -47,7 +47,7 @@ _FLAGSHIP_TILINGS = {
     **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},
 }  # fmt: skip
 _EXTENDED_TILINGS = {
-    (dtype, D): ("64x16x64,1,2tmc", *(("128x32x64,1,2tmc",) if D == 64 else ()))
+    (dtype, D): ("64x16x64,1,2tmc", "128x32x64,1,2tmc" if D == 64 else "128x32x64,1,2tqmc")
     for dtype in ("float16", "bfloat16")
     for D in (64, 128)
 }

@@ -120,7 +120,7 @@ def _cloud_rows(
     try:
         machine_target = services.clouds.if_there(target)
         if machine_target is None:
-            return [Row(name, target.kind, "asleep", usd_per_hour=price, note="off; the next run starts it")]
+            return [Row(name, target.kind, "off", usd_per_hour=price, note="the next run starts it")]
         cloud = services.clouds.open(machine_target)
         machines = find_machines(cloud, machine_target)
     except FcctlError as error:

@@ -132,6 +132,10 @@ class Account:
     def difference_usd(self) -> float:
         return self.ledger_usd - self.cloud_usd
 
+    @property
+    def agrees(self) -> bool:
+        return abs(self.difference_s) < SLIGHT_S and abs(self.beyond_s) < SLIGHT_S
+
 
 def account(
     record: UsageRecord, there: bool | None, on: Sequence[UsageRecord], before: Iterable[Line], after: Iterable[Line],

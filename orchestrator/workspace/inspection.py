@@ -95,13 +95,14 @@ def has_build(folder: Path) -> bool:
 
 
 def _python_build(folder: Path) -> str | None:
-    """build.py; setup.py that compiles extensions; else what pip installs: pyproject.toml, unless it has settings of
-    tools alone, or another setup.py."""
+    """build.py; setup.py that compiles extensions with torch, which pip's own environment for builds lacks; else what
+    pip installs: pyproject.toml, unless it has settings of tools alone, or another setup.py."""
     setup = folder / "setup.py"
     if (folder / "build.py").is_file():
         return "build.py"
     if setup.is_file():
-        return "setup.py" if _EXTENSIONS.search(read_text(setup)) else "pyproject.toml"
+        text = read_text(setup)
+        return "setup.py" if _EXTENSIONS.search(text) and "torch" in text else "pyproject.toml"
     return "pyproject.toml" if _PACKAGE.search(read_text(folder / "pyproject.toml")) else None
 
 

@@ -223,7 +223,7 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
     keep_going = not findings.cmake_tests and _run_alone(findings)
-    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables}\n"
+    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
     line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
     steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
     if findings.cmake_tests:

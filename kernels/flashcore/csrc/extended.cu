@@ -24,23 +24,27 @@ struct Extended : ScoredTask {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended(const Extended task) {
-  const Spot at = spot(task);
-  Extended own = task;
-  if (task.starts_q) {
-    const int q = task.starts_q[at.batch], k = task.starts_k[at.batch];
-    own.S_q = task.starts_q[at.batch + 1] - q, own.S_kv = task.starts_k[at.batch + 1] - k;
-    if (static_cast<int>(at.tile) * C::kTileM >= own.S_q) return;
-    own.q += q * task.q_stride.row, own.o += q * task.o_stride.row;
-    own.k += k * task.k_stride.row, own.v += k * task.v_stride.row;
-    own.align = own.S_kv - own.S_q, own.shift = own.align + task.right;
+  if constexpr (C::kLeastShared > kMostShared) {  // never chosen there, as in flashcore_flagship
+    __trap();
+  } else {
+    const Spot at = spot(task);
+    Extended own = task;
+    if (task.starts_q) {
+      const int q = task.starts_q[at.batch], k = task.starts_k[at.batch];
+      own.S_q = task.starts_q[at.batch + 1] - q, own.S_kv = task.starts_k[at.batch + 1] - k;
+      if (static_cast<int>(at.tile) * C::kTileM >= own.S_q) return;
+      own.q += q * task.q_stride.row, own.o += q * task.o_stride.row;
+      own.k += k * task.k_stride.row, own.v += k * task.v_stride.row;
+      own.align = own.S_kv - own.S_q, own.shift = own.align + task.right;
+    }
+    attend<C>(own, at);
   }
-  attend<C>(own, at);
 }
 
 // A kernel, and what each device knows of it, asked once.
 struct Kernel {
   Handle<Extended>::Kernel function;
-  int rows, threads, shared_bytes;
+  int rows, threads, shared_bytes, least_shared;  // the last: of a device that may choose it
   struct {
     Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
     Handle<Extended> handle;
@@ -48,14 +52,15 @@ struct Kernel {
 };
 
 template <typename C>
-Kernel kernel = {flashcore_extended<C>, C::kTileM, C::kThreads, static_cast<int>(C::kSharedBytes), {}};
+Kernel kernel = {flashcore_extended<C>, C::kTileM, C::kThreads, static_cast<int>(C::kSharedBytes),
+                 static_cast<int>(C::kLeastShared), {}};
 
 template <Type TYPE, int DIM>
 using Small = Scored<Tiling<TYPE, DIM, 64, 16, 64, 1, 2, false, 0, false, kWhereFast>>;
-template <Type TYPE>
-using Large = Scored<Tiling<TYPE, 64, 128, 32, 64, 1, 2, false, 0, false, kAlways>>;
+template <Type TYPE, int DIM>
+using Large = Scored<Tiling<TYPE, DIM, 128, 32, 64, 1, 2, false, 0, false, kAlways, DIM == 128>>;
 
-// The tilings of a type and head dimension, the smaller one first; `second` is null where there is one.
+// The tilings of a type and head dimension, the smaller one first.
 struct Kernels {
   Kernel *first, *second;
 };
@@ -65,8 +70,8 @@ Kernels kernels_of_bfloat16(int dim);
 
 template <Type TYPE>
 Kernels kernels_of(int dim) {
-  if (dim == 128) return {&kernel<Small<TYPE, 128>>, nullptr};
-  return {&kernel<Small<TYPE, 64>>, &kernel<Large<TYPE>>};
+  if (dim == 128) return {&kernel<Small<TYPE, 128>>, &kernel<Large<TYPE, 128>>};
+  return {&kernel<Small<TYPE, 64>>, &kernel<Large<TYPE, 64>>};
 }
 
 #if PART & 2
@@ -97,14 +102,15 @@ int prepare(Kernel &kernel, int number) {
 // Wide tiles where there are enough of them for a whole device, and no narrow window: it would be a small part of what they
 // read. (An H200, us of 64 and 128 rows: 38.1, 42.4 with 128 keys and 51.3, 55.0 with 256 at 4,16,2048; 166.8, 159.5 with
 // 512 at 2,16,8192.)
-Kernel *chosen(const flashcore_args &args, int processors) {
+Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
-  if (args.tiling > (there.second ? 2 : 1)) return nullptr;
+  if (args.tiling > 2) return nullptr;
   if (args.tiling) return args.tiling == 1 ? there.first : there.second;
   const int right = args.causal ? 1 : args.window_right;
   const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 384;
-  const bool wide = there.second && !narrow && tiles_of(args.S_q, there.second->rows) * args.H * args.B >= 2 * processors;
-  return wide ? there.second : there.first;
+  const bool enough = tiles_of(args.S_q, there.second->rows) * args.H * args.B >= 2 * device.processors;
+  const bool fits = there.second->least_shared <= device.shared_bytes && args.D == 64;  // at 128 it is not timed yet
+  return enough && fits && !narrow ? there.second : there.first;
 }
 
 bool taken(const flashcore_args &args) {
@@ -128,8 +134,8 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   int number = 0;
   flashcore_device device;
   if (const int error = current_device(number, device)) return error;
-  Kernel *const kernel = chosen(*args, device.processors);
-  if (!kernel || kernel->shared_bytes > device.shared_bytes) return cudaErrorInvalidValue;
+  Kernel *const kernel = chosen(*args, device);
+  if (!kernel || kernel->least_shared > device.shared_bytes) return cudaErrorInvalidValue;
   if (const int error = prepare(*kernel, number)) return error;
   const auto tiles = static_cast<unsigned>(tiles_of(args->S_q, kernel->rows));
   const unsigned sharing = args->H_kv ? args->H / args->H_kv : 1;

@@ -185,25 +185,23 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   float maxima[C::kRowTiles][2];
   clear(state);
   Seen<C> seen;  // of a step's tile
-  const auto look = [&](int step) {
+  const auto read_mask = [&](int step) {
     if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, key_of(step), first_row, lane);
   };
-  const auto masked = [&](int step) {  // whether any score of the tile was changed
+  const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
     bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > first_row + shift);
-    bool adjusted = false;
-    if constexpr (C::kScored) adjusted = adjust<C>(s, task, slope, key, first_row, lane);
     if (some) mask(s, key, first_row + shift, keys, task.causal, lane);
     if constexpr (C::kMasked) {
-      if (C::kPipelined) look(step);
+      if (C::kPipelined) read_mask(step);
       if (!seen.all) hide<C>(s, seen, lane);
       some |= !seen.all;
     }
-    if constexpr (C::kScored) some |= adjusted;
     return some;
   };
   const auto score = [&](int step) {  // and the rows' maxima
     scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
+    if constexpr (C::kScored) adjust<C>(s, task, slope, key_of(step), first_row, lane);
     masked(step);
     max_of_tile(maxima, s);
   };
@@ -225,7 +223,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      look(step);
+      read_mask(step);
       if (step > 0) {
         cp_async_wait<0>();
         group_barrier();
@@ -258,7 +256,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      look(step);
+      read_mask(step);
       if (step > 0) {
         cp_async_wait<kStages - 2>();
         group_barrier();

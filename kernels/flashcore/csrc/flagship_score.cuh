@@ -14,6 +14,7 @@ namespace flashcore {
 template <typename C>
 struct Scored : Masked<C> {
   static constexpr bool kScored = true;
+  static_assert(!C::kPipelined, "scores are changed before their maxima are looked for");
 };
 
 // A window without an end; longer than any sequence that is taken.
@@ -80,14 +81,13 @@ __device__ __forceinline__ void cap(float (&s)[C::kRowTiles][C::kKeyTiles][4], f
   }
 }
 
-// The scores of a warp's rows, `row` and on, with keys `key` and on: capped, biased, -inf before the window. Whether any
-// may have changed.
+// The scores of a warp's rows, `row` and on, with keys `key` and on: capped, biased, -inf before the window.
 template <typename C>
-__device__ __forceinline__ bool adjust(float (&s)[C::kRowTiles][C::kKeyTiles][4], const ScoredTask &task, float slope,
+__device__ __forceinline__ void adjust(float (&s)[C::kRowTiles][C::kKeyTiles][4], const ScoredTask &task, float slope,
                                        int key, int row, int lane) {
   if (task.cap != 0.f) cap<C>(s, task.cap);
   const bool before = window_of(task, row + C::kWarpRows - 1) > key;
-  if (!task.slopes && !before) return task.cap != 0.f;
+  if (!task.slopes && !before) return;
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll
@@ -109,7 +109,6 @@ __device__ __forceinline__ bool adjust(float (&s)[C::kRowTiles][C::kKeyTiles][4]
             if (8 * n + e < hidden) s[i][n][2 * h + e] = -CUDART_INF_F;
       }
     }
-  return true;
 }
 
 }  // namespace flashcore

@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
       uint32_t p[R][4];
-      weigh(p, rows, now, n);
+      exp_and_pack(p, rows, now, n);
       score(step + 1, n, 2);
       if (n > 0) row_max_of_bits<2>(now, n - 2);
       add_up(rows, p, v_tile + v_slot(step), n);
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(Layout<D>::kThreads, Layout<D>::kMinBlocks) fl
 #pragma unroll
   for (int n = 0; n < N; n += 2) {
     uint32_t p[R][4];
-    weigh(p, rows, now, n);
+    exp_and_pack(p, rows, now, n);
     add_up(rows, p, v_tile + v_slot(step), n);
   }
 

@@ -115,7 +115,7 @@ __device__ __forceinline__ void rescale(Rows<C> &rows, Step<C> &step, float of_k
 
 // The weights of the 16 keys from 8 * n on, and with them O += P V.
 template <typename C>
-__device__ __forceinline__ void weigh(uint32_t (&p)[C::kRowTiles][4], Rows<C> &rows, const Step<C> &step, int n) {
+__device__ __forceinline__ void exp_and_pack(uint32_t (&p)[C::kRowTiles][4], Rows<C> &rows, const Step<C> &step, int n) {
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i)
 #pragma unroll

@@ -72,7 +72,7 @@ constexpr int kThreads = 32 * (kConsumers + NUM_PRODUCER_WARPS);
 constexpr int kSlotBytes = TILE_N * kRowBytes;
 constexpr int kTileBytes = kRings * STAGES * kSlotBytes;
 constexpr int kSharedBytes = kTileBytes + kRings * STAGES * 8;  // and full per slot
-constexpr int kMeeting = 32 * (kConsumers + 1);                 // threads at empty: the consumers, one producer warp
+constexpr int kBarrierThreads = 32 * (kConsumers + 1);                 // threads at empty: the consumers, one producer warp
 constexpr int kKeyBlocks = TILE_N / 16;                         // of a tile: what one ldmatrix.x4 and two mma take
 constexpr int kDimBlocks = kHeadDim / 16;
 // An SM's registers are dealt out to its four quarters by whole warps: 4 warps in a quarter get at most 128 registers a
@@ -150,7 +150,7 @@ __device__ __forceinline__ void feed(const flashcore_args &a, uint32_t smem, int
                                      const Item &item, int tile, int lane) {
   const __half *head = ring == 0 ? head_of(a.k, a.k_stride, item.at) : head_of(a.v, a.v_stride, item.at);
   const int64_t stride = ring == 0 ? a.k_stride.row : a.v_stride.row;
-  barrier_sync(empty_id(ring, turn.slot), kMeeting);
+  barrier_sync(empty_id(ring, turn.slot), kBarrierThreads);
   copy_rows<TILE_N, 32>(slot_at(smem, ring, turn.slot), head, stride, tile * TILE_N, a.S_kv, lane, swizzle);
   mbarrier_arrive_when_copied(full_at(smem, ring, turn.slot));  // and on to the next, without waiting for it
 }
@@ -170,7 +170,7 @@ __device__ __forceinline__ void produce(const flashcore_args &a, uint32_t smem, 
   // A thread must not be gone while its copies are still to arrive on a barrier, nor leave arrivals unmet.
   for (int ring = 0; ring < kRings; ++ring) {
     if (NUM_PRODUCER_WARPS == 2 && ring != producer) continue;
-    for (int slot = 0; slot < STAGES; ++slot) barrier_sync(empty_id(ring, slot), kMeeting);
+    for (int slot = 0; slot < STAGES; ++slot) barrier_sync(empty_id(ring, slot), kBarrierThreads);
   }
 }
 
@@ -194,7 +194,7 @@ __device__ __forceinline__ void load_q(Queries &q, const flashcore_args &a, cons
 }
 
 // The warp is done with a slot; its reads come before what the producer does after the barrier.
-__device__ __forceinline__ void release(int ring, int slot) { barrier_arrive(empty_id(ring, slot), kMeeting); }
+__device__ __forceinline__ void release(int ring, int slot) { barrier_arrive(empty_id(ring, slot), kBarrierThreads); }
 
 __device__ __forceinline__ void consume(const flashcore_args &a, uint32_t smem, int warp, int lane) {
   const float factor = fold(a.scale).factor;

@@ -59,19 +59,18 @@ def compare(results: str, root: str, base: str, names: list[str], bars_only: boo
     from orchestrator.results.compare.history import source_changes
     from orchestrator.views.blocks import Block, Folded, closed
     from orchestrator.views.html import fragment
-    from orchestrator.views.tables.compare import all_blocks, answer, forest, sides
+    from orchestrator.views.tables.compare import all_blocks, answer, forest
 
     reports = compare_all(_store(results), names, history=source_changes, root=Path(root))
     picture = forest(reports, BARS if bars_only else FULL)
     bars: list[Block] = [picture] if picture.bars else []
     if bars_only:
         return fragment([*answer(reports), *bars], base)
-    _, *rest = all_blocks(reports)
+    legend, *rest = all_blocks(reports)
     figures = [block for block in rest if not isinstance(block, Folded)]
     folds: list[Block] = [Folded("Figures of all benchmarks", tuple(figures))] if figures else []
     folds += [block for block in rest if isinstance(block, Folded)]
-    legend: list[Block] = [sides(reports)]
-    middle = [*legend, *bars] if len(reports) > 1 else [*bars, *legend]
+    middle: list[Block] = [legend, *bars] if len(reports) > 1 else [*bars, legend]
     return fragment([*answer(reports), *middle, *closed(folds)], base)
 
 

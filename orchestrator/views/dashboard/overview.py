@@ -67,7 +67,7 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
     below = [
         Section("sessions", "Open sessions", list(open_sessions(site.backend.services))[1:]),
         Section("failures", "Failures to check", list(_failures(site, rows, now))),
-        Section("money", "Money", list(_money(outlook(site.backend.services), usd_per_hour))),
+        Section("money", "Money", list(_money(outlook_of(site), usd_per_hour))),
         Section("next", "Next scheduled runs", list(_firings(site, now))),
     ]
     return above, [section for section in below if section.blocks]
@@ -110,6 +110,10 @@ def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterato
         yield Grid(
             ("run", "status", "when", "message"), tuple(lines), "The newest run of a job and target did not pass"
         )
+
+
+def outlook_of(site: DashboardContext) -> Outlook:
+    return site.reused("outlook", lambda: outlook(site.backend.services))
 
 
 def _money(found: Outlook, usd_per_hour: float) -> Iterator[Block]:

@@ -22,14 +22,14 @@ from orchestrator.money.totals import Grouping, totals
 from orchestrator.results.compare.compare import MOST_SIDES
 from orchestrator.results.headlines import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
-from orchestrator.runs.cost.outlook import MachineOn, Outlook, outlook
+from orchestrator.runs.cost.outlook import MachineOn, Outlook
 from orchestrator.runs.cost.spending import lines
 from orchestrator.schedules.fire import FiringRecords, Scheduler
 from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages
 from orchestrator.views.dashboard.lists import compare, compare_answer, history, options, part
-from orchestrator.views.dashboard.overview import open_sessions, overview
+from orchestrator.views.dashboard.overview import open_sessions, outlook_of, overview
 from orchestrator.views.dashboard.site import DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.live.overview import LiveRun
@@ -173,8 +173,8 @@ async def spending(site: DashboardContext, request: Request) -> Response:
 
 def _spending(site: DashboardContext, by: str) -> list[Block]:
     services, budget = site.backend.services, site.backend.config.budget
-    found = outlook(services)
-    sums = totals(lines(services), cast("Grouping", by), budget.zone)
+    found = outlook_of(site)
+    sums = site.reused(f"totals {by}", lambda: totals(lines(services), cast("Grouping", by), budget.zone))
     blocks: list[Block] = [*caps_bars(found), *_reserved(found)]
     shown = sums[-LEDGER_ROWS:] if by in TIMES else sums[:LEDGER_ROWS]
     if sums:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import jinja2
@@ -35,6 +36,9 @@ from orchestrator.views.live.top import rate
 from orchestrator.workspace.config import Config
 
 _log = logging.getLogger("orchestrator.views.dashboard")
+#: A page's sums that took a second are shown again for so many seconds.
+REUSED = 20.0
+T = TypeVar("T")
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "favicon.svg": "image/svg+xml"}
 
 
@@ -61,6 +65,17 @@ class DashboardContext:
         self.children = Children(backend.fcctl, backend.root)
         self.live = LiveRuns(backend.services)
         self.logs = Logs(backend.services)
+        #: Until when, and the value.
+        self._kept: dict[str, tuple[float, object]] = {}
+
+    def reused(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns; what took long, as it was up to :data:`REUSED` times as long ago."""
+        known = self._kept.get(name)
+        if known is None or time.monotonic() >= known[0]:
+            begun, value = time.monotonic(), make()
+            ended = time.monotonic()
+            known = self._kept[name] = (ended + REUSED * (ended - begun), value)
+        return cast("T", known[1])
 
     def now(self) -> float:
         return self.backend.services.clock.now()

@@ -24,7 +24,8 @@ def account_json(account: Account) -> dict[str, Any]:
     it lacked, and has now); ``beyond_cloud`` what runs claim beyond them, which is not in the ledger."""
     return {
         **pick(account.record, "project zone name target emulated"),
-        **pick(account, "there agrees"),
+        "there": account.there,
+        "agrees": abs(account.difference_s) < SLIGHT_S and abs(account.beyond_s) < SLIGHT_S,
         "id": account.record.instance_id,
         "cloud": _sum(account.cloud_s, account.cloud_usd),
         "ledger": _sum(account.ledger_s, account.ledger_usd),

@@ -17,7 +17,7 @@ from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.headlines import MISSION
 from orchestrator.results.store.rows import gpu_name
-from orchestrator.views.blocks import Bar, Bars, Block, Cell, Facts, Folded, Grid, Text, more
+from orchestrator.views.blocks import Bar, Bars, Block, Cell, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import difference, kind, microseconds, percent, unit_name
 from orchestrator.views.kernel_names import apart
@@ -121,11 +121,11 @@ def expected(names: Sequence[str], limit: int) -> list[Block]:
 
 
 def all_blocks(reports: Sequence[Report]) -> Iterator[Block]:
-    """Everything but the headline. Of several comparisons first the sides, then each comparison."""
+    """Everything but the headline: first the sides, then each comparison."""
+    yield sides(reports)
     if len(reports) == 1:
         yield from blocks(reports[0])
         return
-    yield sides(reports)
     for i, report in enumerate(reports, 1):
         yield Folded(f"{letter(i)} against A: {headline(report)}", tuple(blocks(report)))
 
@@ -177,13 +177,12 @@ def sides(reports: Sequence[Report]) -> Grid:
     unit = next((unit_name(c.unit) for c in compared if c), "")
     what = " ".join(filter(None, (clean(part, 48) for part in main or ())))
     header = ("side", "run", f"time {clean(unit, 8)}".rstrip(), f"against {first}", "95 % interval", "verdict")
-    return Grid(header, tuple(lines), what or "No benchmark in common", numbers=(2, 3, 4), optional=(4,))
+    return Grid(header, tuple(lines), what or "No benchmark in common", numbers=(2, 3, 4), optional=(4,), fold=(1,))
 
 
 def blocks(report: Report) -> Iterator[Block]:
     """Everything but the headline."""
     comparison = report.comparison
-    yield Facts((("old", _side(report.old)), ("new", _side(report.new))))
     problems = [*report.old.problems, *report.new.problems]
     yield from (Text(f"not compared: {clean(problem, 300)}", style="notice") for problem in problems[:MAX_MOVED])
     yield from more(problems, MAX_MOVED)

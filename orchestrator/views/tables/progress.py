@@ -23,7 +23,7 @@ def progress_blocks(progress: Progress) -> Iterator[Block]:
     whole = ("total", "", "", "", "", "", usd(planned), usd(progress.spent_usd), usd(progress.left_usd))
     rows.append(tuple(Cell(text, kind="bold") if text else "" for text in whole))
     header = ("phase", "target", "best", "gap", "gates passed", "hours", "planned", "spent", "still planned")
-    yield Grid(header, tuple(rows), "Phases", numbers=(5, 6, 7, 8), optional=(5, 4, 6))
+    yield Grid(header, tuple(rows), "Phases", numbers=(5, 6, 7, 8), optional=(5, 4, 6), fold=(1,))
     if progress.cap_usd is not None and progress.free_usd is not None:
         free = usd(progress.free_usd) if progress.free_usd >= 0 else f"-{usd(-progress.free_usd)}"
         yield Text(f"Of the project's {usd(progress.cap_usd)}: {usd(progress.spent_usd)} spent, "

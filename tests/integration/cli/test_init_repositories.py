@@ -24,7 +24,7 @@ from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
 CUDA = "#include <cstdio>\n__global__ void k(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
-SETUP = "from setuptools import Extension, setup\nsetup(ext_modules=[])\n"
+SETUP = "from setuptools import Extension, setup  # as torch's CUDAExtension\nsetup(ext_modules=[])\n"
 EXTENSION = """
 from torch.utils.cpp_extension import load
 
@@ -342,6 +342,13 @@ def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tm
     assert "nvcc" in step.run
 
 
+def test_an_extension_without_torch_is_built_by_pip_with_what_it_requires(tmp_path: Path) -> None:
+    files = {"setup.py": SETUP.replace("torch", "pybind11"), "tests/test_a.py": ""}
+    build, test = first_job(repository(tmp_path, files)).steps
+    assert "build/venv/bin/python -m pip install . pytest" in build.run
+    assert test.run.startswith("build/venv/bin/python -m pytest")
+
+
 def test_headers_elsewhere_in_the_repository_are_found(tmp_path: Path) -> None:
     text = '#include "util/check.h"\n#include <near.cuh>\n#include <cuda.h>\n'
     headers = {"common/inc/util/check.h": "", "k/near.cuh": ""}
@@ -478,6 +485,23 @@ def test_a_script_that_needs_arguments_is_named_and_not_run(tmp_path: Path, text
 def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
     first_job(repository(tmp_path, {f"k{number:02}.cu": CUDA for number in range(22)}))
     assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None or shutil.which("nvcc") is None, reason="needs cmake and nvcc")
+def test_cmake_that_does_not_configure_builds_nothing(fcctl: Fcctl, tmp_path: Path) -> None:
+    text = (
+        "project(p CXX)\nset(CUDA 1)\nfind_package(NoSuch REQUIRED)\nadd_executable(a a.cpp)\nadd_executable(b b.cpp)\n"
+    )
+    main = "int main() { return 0; }\n"
+    assert (
+        fcctl(
+            "init", cwd=repository(tmp_path, {"CMakeLists.txt": text, "a.cpp": main, "b.cpp": main, "k.cu": KERNEL})
+        ).code
+        == 0
+    )
+    build = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path).json["steps"][0]
+    assert "gmake" not in build["message"]
+    assert "a library of the build is missing" in build["hint"]
 
 
 def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from flashcore import build as building
 from flashcore import library as library_module
 from flashcore.build import build
 from flashcore.errors import BuildFailed, Unavailable, Unsupported, UsageError
+from flashcore.extras import Scores
 from flashcore.variant import COMMON, Parameter, Variant
 from tests.support.tiers import sampled
 
@@ -528,6 +529,16 @@ def test_unsupported_inputs_are_refused_before_the_launch(what: str, cpu: launch
     arguments, options, said = refusals()[what]
     with pytest.raises(Unsupported, match=re.escape(said)):
         cpu(*arguments, **options)
+
+
+def test_a_refusal_names_the_variants_that_take_it(cpu: launch.Kernel) -> None:
+    q, k, v = tensors()
+    with pytest.raises(Unsupported) as masked:
+        cpu(q, k, v, mask=torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool))
+    assert masked.value.hint == "these do: flagship, extended"
+    with pytest.raises(Unsupported, match="cpu does not support window") as windowed:
+        cpu.extended((Scores((3, 0)),), q, k, v)
+    assert windowed.value.hint == "these do: extended, decode, paged"
 
 
 def test_misaligned_tensors_are_refused_by_kernels_with_wide_loads(cpu: launch.Kernel) -> None:

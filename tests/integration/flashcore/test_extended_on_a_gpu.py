@@ -38,7 +38,7 @@ def judge(out: torch.Tensor, right: roundings.Expected) -> None:
 def test_windows_caps_and_slopes(dtype: torch.dtype, D: int) -> None:
     slopes = inputs.slopes(8, "cuda")
     for (S, keys), scores in itertools.product(
-        [(300, 300), (77, 500), (400, 90)],
+        [(300, 300), (77, 500), (400, 90), (4, 1500)],  # the last: of decode, if it is a window alone
         [
             Scores((50, 0)),
             Scores((-1, 3), 20.0),
@@ -76,21 +76,23 @@ def test_packed_sequences_of_the_day(dtype: torch.dtype, D: int) -> None:
 @pytest.mark.parametrize("keys", [16, 256])
 @pytest.mark.parametrize(("dtype", "D"), KINDS, ids=str)
 def test_pages_and_lengths_of_the_day(dtype: torch.dtype, D: int, keys: int) -> None:
-    for H, S_q, H_kv, S in ((4, 1, 2, 100), (32, 1, 8, 4000), (8, 3, 1, 700), (2, 16, 2, 333)):
+    for (H, S_q, H_kv, S), window in itertools.product(
+        ((4, 1, 2, 100), (32, 1, 8, 4000), (8, 3, 1, 700), (2, 16, 2, 333)), ((-1, -1), (70, 0))
+    ):
         q, k, v = inputs.draw(Shape(3, H, S_q, D, S, H_kv), S, "cuda", dtype=dtype)
         lengths = torch.tensor([S, 0, S // 2 + 1], dtype=torch.int32, device="cuda")
         call = (q, *(x.cuda() for x in in_pages(k.cpu(), v.cpu(), keys)), lengths)
-        attention_paged(*call)
+        attention_paged(*call, window=window)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            out = attention_paged(*call)
+            out = attention_paged(*call, window=window)
         for _ in range(2):
             graph.replay()
             for b, n in enumerate(lengths.tolist()):
                 if n:
-                    right = expected(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n], causal=LOWER_RIGHT)
-                    judge(out[b : b + 1], right)
+                    of_b = q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n]
+                    judge(out[b : b + 1], expected(*of_b, causal=LOWER_RIGHT, scores=Scores(window)))
                 else:
                     assert not out[b].any()
             lengths.copy_(lengths.flip(0))

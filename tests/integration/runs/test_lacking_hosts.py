@@ -29,7 +29,9 @@ def cripple(server: LoopbackSshd, *mounts: str) -> None:
 
 
 def hidden(program: str) -> str:
-    return f"mount --bind /dev/null {os.path.realpath(str(shutil.which(program)))}"
+    """The one on PATH, and the system's own."""
+    found = filter(None, (shutil.which(program), shutil.which(program, path="/usr/bin")))
+    return "; ".join(f"mount --bind /dev/null {place}" for place in sorted(set(map(os.path.realpath, found))))
 
 
 @pytest.fixture

@@ -84,15 +84,17 @@ def test_caps_and_slopes(library: ctypes.CDLL, tiling: int) -> None:
         judge(out, expected(*tensors, scale=scale, scores=scores))
 
 
+@pytest.mark.parametrize("tiling", TILING)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_all_at_once_with_a_mask_and_a_large_head(library: ctypes.CDLL, dtype: torch.dtype) -> None:
+def test_all_at_once_with_a_mask_and_a_large_head(library: ctypes.CDLL, dtype: torch.dtype, tiling: int) -> None:
     shape = Shape(7, 2, 70, 128, 192, 1)
     tensors = inputs.draw(shape, 3, "cpu", dtype=dtype)
     scores = Scores((40, -1), 10.0, torch.tensor([0.2, 0.02]))
     for kind in ("left", "rows"):
         mask = inputs.mask(kind, shape, 1, "cpu")
         strides = Strides(*(mask.stride(n) if mask.shape[n] > 1 else 0 for n in range(3)))
-        out = launched(library, tensors, scores, causal=LOWER_RIGHT, mask=mask.data_ptr(), mask_stride=strides)
+        options = {"mask": mask.data_ptr(), "mask_stride": strides, "tiling": tiling}
+        out = launched(library, tensors, scores, causal=LOWER_RIGHT, **options)
         judge(out, expected(*tensors, causal=LOWER_RIGHT, mask=mask, scores=scores))
 
 
