@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.judge import outcome
 from tests.simulation.money_mutants import LEFT_ON, MONEY_MUTANTS, RESUME, TIGHT, UP, WAKE
-from tests.simulation.mutants import Mutant, found_by
+from tests.simulation.mutants import MUTANTS, Mutant, found_by
 from tests.simulation.schedule import FiringPlan, Schedule
 from tests.simulation.world import Fault
 
@@ -18,6 +20,11 @@ def test_a_planted_bug_of_money_is_found(mutant: Mutant, monkeypatch: pytest.Mon
     found = found_by(mutant)
     assert found is not None, f"600 schedules did not find: {mutant.name}"
     assert found.startswith(mutant.says)
+
+
+def test_as_many_are_planted_as_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/testing.md").read_text()
+    assert f"{len(MUTANTS)} bugs of machines and {len(MONEY_MUTANTS)} of money are planted" in page
 
 
 #: Each broke a cap before every start asked one book, and its check and its reservation were one step.

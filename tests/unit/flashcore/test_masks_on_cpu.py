@@ -81,10 +81,11 @@ def masked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("causal", [0, LOWER_RIGHT], ids=["full", "lower-right"])
 @pytest.mark.parametrize("kind", inputs.MASKS)
 def test_a_mask_hides_what_it_says(masked: Masked, kind: str, causal: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    B, H = (2, 2) if kind in ("holes", "rows", "heads") else (7, 1)  # one sequence for each length of padding
     # 16 bytes of the mask at once, or one after the other
     for number, S_kv in ((0, 192), (1, 201))[int(causal == LOWER_RIGHT) :]:
         monkeypatch.setenv("CUDA_ON_CPU_SEED", str(number))  # copies at once, copies late
-        masked.run((7, 2, 40, S_kv), 1, causal, inputs.mask(kind, Shape(7, 2, 40, masked.D, S_kv), number, "cpu"))
+        masked.run((B, H, 40, S_kv), 1, causal, inputs.mask(kind, Shape(B, H, 40, masked.D, S_kv), number, "cpu"))
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 200), (130, 1), (65, 63), (40, 97), (97, 40), (64, 128)], ids=str)
