@@ -56,8 +56,9 @@ def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path
     (run_id,) = workspace.active()
     screen = Screen(workspace, columns)
     try:
-        text = screen.shows("1 active", run_id, "running", "hold 1/1", "q quits")
-        assert "LOAD" in text, "also at 80 columns: those without a value are not there"
+        load = ["LOAD"] if columns == 200 else []
+        text = screen.shows("1 active", run_id, "running", "hold 1/1", *load, "q quits")
+        assert load or "LOAD" not in text, "what has no room is left out"
         (tmp_path / "go").touch()
         screen.shows("no active runs")
         assert workspace.runs()[run_id]["status"] == "passed", "what ended meanwhile is brought home"
