@@ -59,7 +59,8 @@ def reason(record: RunRecord) -> tuple[str, str, str]:
         message, hint = ": ".join(dict.fromkeys([*lines[:1], *lines[-1:]])), (step and step.hint) or record.hint
     else:
         value = gate_value(gate.value)
-        message, hint = f"gate: {gate.expr}{f', measured {value}' if value else ''}", gate.hint or step.hint
+        measured = " has no value" if gate.verdict == "unavailable" else value and f", measured {value}"
+        message, hint = f"gate: {gate.expr}{measured}", gate.hint or step.hint
     return clean(step.id, 40) if step else "", clean(message or "", 300), clean(hint or "", 300)
 
 

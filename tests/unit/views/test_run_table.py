@@ -14,7 +14,7 @@ from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.figures import kind
-from orchestrator.views.tables.run import print_run_summary, print_runs
+from orchestrator.views.tables.run import print_run_summary, print_runs, reason
 from tests.support import sample_run
 from tests.support.measured_runs import measured, simple
 
@@ -281,6 +281,7 @@ def test_a_gate_that_was_left_open_is_told_and_one_that_is_optional_is_not(tmp_p
     assert "○ unavailable  benchmark.speedup > 2  optional" in text
     assert "Unavailable  test\n  gate: benchmark.speedup > 2  has no value\n  hint: no 'speedup'; print it" in text
     assert "Unavailable  preflight" not in text
+    assert reason(incomplete())[1] == "gate: benchmark.speedup > 2 has no value"
     assert "% incomplete" in printed(incomplete(), tmp_path, encoding="ascii")
 
 
