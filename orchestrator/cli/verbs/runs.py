@@ -153,6 +153,8 @@ def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, gi
     with opened(cli, quiet=True) as services:
         named = services.store.active() if everything else [services.store.resolve(name) for name in runs]
         ids = with_members(services.store, named)
+        if not ids:
+            cli.note("no active runs")
         results: list[dict[str, Any]] = []
         failed: list[FcctlError] = []
         for run_id in ids:

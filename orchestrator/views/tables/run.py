@@ -103,7 +103,7 @@ def print_runs(
     lines = tuple(
         (clean(row.run_id, 63), Cell(row.status, kind="status"), result((heads or {}).get(row.run_id)),
          duration(row.duration_s), age(row.created, now),
-         clean((row.git_commit or "")[:9]), f"{row.usd:.2f}" if row.usd else "",
+         f"{clean((row.git_commit or '')[:9])}{' + changes' * row.dirty}", f"{row.usd:.2f}" if row.usd else "",
          *((" ".join(tagged.get(row.run_id, ())),) if tagged else ()), Cell(clean(row.gpu or "", 40), kind="soft"))
         for row in rows
     )  # fmt: skip

@@ -300,6 +300,14 @@ def test_the_list_of_runs_has_a_sign_and_a_colour_for_it() -> None:
     assert "\x1b[32m✓ passed" in out.getvalue()
 
 
+def test_the_list_of_runs_marks_a_source_with_uncommitted_changes() -> None:
+    out, row = io.StringIO(), row_of(sample_run.record(status="passed", exit_code=0))
+    rows = [row.model_copy(update={"git_commit": "6ad6c5bfeb8f", "dirty": dirty}) for dirty in (True, False)]
+    print_runs(rows, Console(file=out, width=160, color_system=None), now=0.0)
+    assert out.getvalue().count("6ad6c5bfe") == 2
+    assert out.getvalue().count("6ad6c5bfe + changes") == 1
+
+
 def test_a_run_id_is_whole_in_the_list_of_a_narrow_terminal() -> None:
     out, run_id = io.StringIO(), f"20261121t081530z-{'x' * 39}-3fa9c1"
     row = row_of(sample_run.record(status="passed", exit_code=0)).model_copy(update={"run_id": run_id})
