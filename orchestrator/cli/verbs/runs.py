@@ -60,7 +60,7 @@ def ps(cli: Cli, offline: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
 @click.option("--step", help="Only this step.")
 def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
-    """Print the logs of RUN's steps: an id, a unique part of one, or `last`.
+    """Print the logs of RUN's steps: an id, the first or last characters of one, or `last`.
 
     On a terminal, control characters are removed; a pipe or a file gets the original bytes. With --json,
     each line is `{run_id, step, text}`; the texts of a step, concatenated, are its log.

@@ -43,6 +43,7 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("schedule rm nope", 7, ["unknown schedule 'nope'", "known: nightly", "fcctl schedule ls"]),
         ("schedule rm nightli", 7, ["did you mean 'nightly'?"]),
         ("schedule ls --firings", 0, ["no firings yet"]),
+        ("results prune --older-than 90d --dry-run", 0, ["no run to delete\n"]),
         ("cancel --all", 0, ["no active runs"]),
         ("hosts ssh local", 3, ["this computer", "hint:", "fcctl hosts ls"]),
         ("results export all -o x.foo", 2, ["'.foo'", "--format json|"]),
