@@ -213,9 +213,9 @@ def _side(side: ComparedSide) -> Cell:
         f"commit {commit}{' with changes' if first.source.dirty else ''}" if commit else "",
         gpu_name(first.host) or "",
         side.endings,
-        f"({side.name})" if side.name != first.run_id else "",
     ]
-    note = "  ".join(clean(part, 80) for part in parts if part)
+    name = f" ({clean(side.name, 80)})" if side.name != first.run_id else ""
+    note = ", ".join(clean(part, 80) for part in parts if part) + name
     return Cell(first.run_id, note, href=f"/runs/{first.run_id}")
 
 

@@ -88,6 +88,7 @@ def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:
     print_comparison([found], out)
     for text in (printed(out), markdown([found])):
         assert text.count("incomplete") == 1
+        assert ", incomplete" in text, "a page shows two spaces as one"
     assert (found.old.endings, found.new.endings) == ("", "incomplete")
 
 
