@@ -95,6 +95,8 @@ ONCE_FOUND = [
         free_disks=True,
         begins=56536,
     ),
+    # The younger of two machines stayed on, because the cloud had said that its creation failed.
+    Schedule(0, (Fault(5, "abroad"), Fault(11, "sleep", 0.5), Fault(28, "misreported")), ("run",), exists=False),
 ]
 
 

@@ -261,8 +261,8 @@ class _Acquisition:
 
     def _delete_created(self, machine: Machine, first: Machine) -> Attempt:
         self._parts.observer.note(
-            f"another fcctl created {first.name} in {first.zone} at the same time and was first; fcctl deletes the "
-            f"second machine, in {machine.zone}"
+            f"{first.name} was created in {first.zone} at the same time, and earlier; fcctl deletes the second "
+            f"machine, in {machine.zone}"
         )
         deletion = self._attempt("delete", machine.zone, STOP_LIMIT_S, lambda r: self._cloud.delete(machine, r))
         with suppress(FcctlError):  # records the end of its cost
