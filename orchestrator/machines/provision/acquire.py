@@ -59,6 +59,9 @@ _ERRORS: dict[actions.FailedBy, type[FcctlError]] = {
     "preempted": CapacityError,
 }  # fmt: skip
 
+#: How often a label is requested, because another process may change the labels at the same time.
+_LABEL_ATTEMPTS = 4
+
 
 @dataclass(frozen=True)
 class Acquired:
@@ -202,12 +205,22 @@ class _Acquisition:
         return self._changes.cloud_ahead_s or 0.0
 
     def _label(self, machine: Machine, labels: Mapping[str, str]) -> None:
-        """Labels the machine with its user: for people, for the audit, and for a process that wants to stop it."""
-        operation = self._changes.make(
+        """Labels the machine with its user: for people, for the audit, and for a process that wants to stop it, which
+        takes the label of an earlier run for one of a run that is about to use the machine."""
+        for attempt in range(_LABEL_ATTEMPTS):
+            refusal = self._set_labels(machine, labels).refusal
+            if refusal is None:
+                return
+            if refusal.remedy is Remedy.FATAL:
+                self._parts.observer.note(f"{machine.name} was not labelled: {refusal.message}")
+                return
+            self._clock.sleep(attempt)
+            machine = self._cloud.machine(machine.zone, machine.name) or machine
+
+    def _set_labels(self, machine: Machine, labels: Mapping[str, str]) -> Operation:
+        return self._changes.make(
             "label", machine.zone, lambda request: self._cloud.set_labels(machine, labels, request), 0.0
         )
-        if operation.refusal is not None and operation.refusal.remedy is Remedy.FATAL:
-            self._parts.observer.note(f"{machine.name} was not labelled: {operation.refusal.message}")
 
     # ------------------------------------------------------------------------------------------------ doing an action
     def _make(self, action: actions.Change) -> Attempt:
