@@ -35,7 +35,9 @@ def loads(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         found = _WHERE.search(str(error))
         line = int((found and found[1]) or len(text.splitlines()) or 1)
-        raise TomlError(line, _WHERE.sub("", str(error))) from None
+        message = _WHERE.sub("", str(error))
+        quotes = ': text needs quotes, as in "text"' if message == "Invalid value" else ""
+        raise TomlError(line, message + quotes) from None
 
 
 def _depths(text: str) -> Iterator[tuple[int, int]]:

@@ -76,6 +76,8 @@ def _explain(error: yaml.MarkedYAMLError, text: str, mark: Any) -> str:
         return f'text cannot begin with {line[mark.column]!r}: put quotes around it, as in file: "@log"'
     if "mapping values are not allowed" in message:
         return "unexpected colon: put quotes around text that has a colon (or use `run: |`), or check the indentation"
+    if "did not find expected" in message:
+        return f"{message}: compare the indentation of this line with that of the lines above it"
     return message
 
 

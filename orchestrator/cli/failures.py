@@ -98,6 +98,8 @@ def _usage(error: click.ClickException) -> UsageError:
     path = ctx.command_path if ctx else "fcctl"
     hint = getattr(error, "fcctl_hint", None) or _nearest_option(error, ctx) or f"{path} --help"
     message = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+    if unknown := getattr(error, "command_name", None):
+        message = f"unknown command '{unknown}'"  # click's own repeats the hint
     message = " ".join(message.split()).replace(" is not a valid float range", " is not a number")
     return UsageError(f"{message[:1].lower()}{message[1:]}".rstrip("."), hint=hint)
 

@@ -57,7 +57,7 @@ def why_stopped(
 def _by_request(name: str, operation: Operation, at: float | None, our_stop: str) -> MachineStopped:
     done = "suspended" if kind(operation) == "suspend" else "stopped"
     if is_fcctls(operation.request_id) or (our_stop and operation.name == our_stop):
-        reason = f"{name} was {done} by fcctl: hosts down, hosts audit --stop, or the end of another run"
+        reason = f"{name} was {done} by fcctl: hosts down, hosts audit --stop, or the end of a run or session"
         return _off("fcctl", reason, at)
     return _off("console", f"{name} was {done} by a user of the project, not by fcctl", at)
 

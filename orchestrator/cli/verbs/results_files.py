@@ -213,7 +213,13 @@ def prune(
     elif dry_run and planned.doomed:
         click.echo(_prune_text(planned, "fcctl would delete these runs:"))
     else:
-        cli.note(f"{plural(len(planned.doomed), 'run')} deleted, {amount(planned.bytes)} freed; {planned.spared} kept")
+        count = plural(len(planned.doomed), "run")
+        done_text = f"{count} deleted, {amount(planned.bytes)} freed" if planned.doomed else "no run to delete"
+        cli.note(done_text + _spared(planned))
+
+
+def _spared(planned: Plan) -> str:
+    return f"; {planned.spared} kept (tagged, among the best, or the newest)" if planned.spared else ""
 
 
 def _prune_text(planned: Plan, head: str) -> str:
@@ -221,8 +227,8 @@ def _prune_text(planned: Plan, head: str) -> str:
 
     lines = [f"  {run.run_id}  {run.status}  {amount(run.bytes)}" for run in planned.doomed[:30]]
     rest = [f"  ... and {len(planned.doomed) - 30} more"] if len(planned.doomed) > 30 else []
-    spared = f"; {planned.spared} kept (tagged, among the best, or the newest)" if planned.spared else ""
-    return "\n".join([head, *lines, *rest, f"{plural(len(planned.doomed), 'run')}, {amount(planned.bytes)}{spared}"])
+    total = f"{plural(len(planned.doomed), 'run')}, {amount(planned.bytes)}{_spared(planned)}"
+    return "\n".join([head, *lines, *rest, total])
 
 
 def _age(text: str | None) -> float | None:

@@ -60,7 +60,7 @@ def ps(cli: Cli, offline: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
 @click.option("--step", help="Only this step.")
 def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
-    """Print the logs of RUN's steps: an id, a unique part of one, or `last`.
+    """Print the logs of RUN's steps: an id, the first or last characters of one, or `last`.
 
     On a terminal, control characters are removed; a pipe or a file gets the original bytes. With --json,
     each line is `{run_id, step, text}`; the texts of a step, concatenated, are its log.
@@ -153,6 +153,8 @@ def cancel(cli: Cli, runs: tuple[str, ...], everything: bool, grace_s: float, gi
     with opened(cli, quiet=True) as services:
         named = services.store.active() if everything else [services.store.resolve(name) for name in runs]
         ids = with_members(services.store, named)
+        if not ids:
+            cli.note("no active runs")
         results: list[dict[str, Any]] = []
         failed: list[FcctlError] = []
         for run_id in ids:

@@ -87,6 +87,7 @@ def rm(cli: Cli, name: str) -> None:
 def ls(cli: Cli, firings: bool, limit: int) -> None:
     """List the schedules, their next times in this computer's time, and the outcome of their last firings."""
     from orchestrator.schedules import os_scheduler
+    from orchestrator.views.blocks import Text
     from orchestrator.views.table import show_blocks
     from orchestrator.views.tables import plan as tables
 
@@ -98,7 +99,7 @@ def ls(cli: Cli, firings: bool, limit: int) -> None:
         )[:limit]
         cli.show(
             {"firings": [{"schedule": n, **f.model_dump(mode="json")} for n, f in newest]},
-            lambda: show_blocks(cli.console, [tables.firings_grid(newest)]),
+            lambda: show_blocks(cli.console, [tables.firings_grid(newest) if newest else Text("no firings yet")]),
         )
         return
     standing = schedules.statuses()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -91,12 +92,12 @@ def _record(site: DashboardContext, row: RunRow) -> RunRecord | None:
 
 
 def _gates(site: DashboardContext, row: RunRow) -> str:
-    """``passed 11 of 11``, or ``failed 2 of 11``; empty without gates."""
+    """``passed 11 of 11``, ``failed 2 of 11``, or ``incomplete 1 of 11`` had no value; empty without gates."""
     record = _record(site, row)
     judged = record.judged if record else []
-    passed = sum(gate.verdict == "pass" for gate in judged)
-    done = f"passed {passed}" if passed == len(judged) else f"failed {len(judged) - passed}"
-    return f"{done} of {len(judged)}" if judged else ""
+    counts = Counter(gate.verdict for gate in judged)
+    known = (("failed", counts["fail"]), ("incomplete", counts["unavailable"]), ("passed", len(judged)))
+    return next((f"{what} {count} of {len(judged)}" for what, count in known if count), "")
 
 
 def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterator[Block]:

@@ -140,7 +140,7 @@ def session_report(services: Services, record: SessionRecord, progress: Progress
         emulated=any(line.emulated for line in entries),
         gaps=tuple((name, goal) for name, goal in gaps if goal.met is False),
         levers=tuple(_levers(services, rows)),
-        next=tuple(_next(record, rows, best, failed, uncollected))[:MOST_COMMANDS],
+        next=tuple(_next(record, rows, best, failed, uncollected, progress is not None))[:MOST_COMMANDS],
     )
 
 
@@ -201,7 +201,7 @@ def _levers(services: Services, rows: Sequence[RunRow]) -> Iterator[Levers]:
 
 def _next(
     record: SessionRecord, rows: Sequence[RunRow], best: Sequence[Best], failed: Sequence[Failed],
-    uncollected: Sequence[str],
+    uncollected: Sequence[str], phases: bool,
 ) -> Iterator[Next]:  # fmt: skip
     if uncollected:
         yield Next("fcctl pull-results", f"{plural(len(uncollected), 'run')} of the session not collected yet")
@@ -219,7 +219,8 @@ def _next(
             yield Next(again, f"run the best of {champion.job} again ({champion.figure})")
         else:
             yield Next(f"fcctl results show {row.run_id}", f"the best of {champion.job} ({champion.figure})")
-    yield Next("fcctl progress", "show the open targets and the remaining budget")
+    if phases:
+        yield Next("fcctl progress", "show the open targets and the remaining budget")
     yield Next(f"fcctl session start --on {record.target} --budget {record.budget_usd:g}", "start the next session")
 
 

@@ -88,7 +88,9 @@ def verdict(tables: Sequence[Table]) -> str:
     if len(kernels) > 1:
         wins = [table.ours[0].label for table in tables]
         ranked = sorted(dict.fromkeys(wins), key=lambda name: -wins.count(name))
-        return f"Fastest of {count}: {', '.join(f'{name} on {wins.count(name)}' for name in ranked)}."
+        if len(ranked) == 1:
+            return f"{ranked[0]} is the fastest at all {count}."
+        return f"Fastest of {count}: {', '.join(f'{name} at {wins.count(name)}' for name in ranked)}."
     timed = [(table, table.ours[0].typical or 0.0) for table in tables]
     (low, least), (high, most) = min(timed, key=lambda one: one[1]), max(timed, key=lambda one: one[1])
     unit = unit_name(low.unit)

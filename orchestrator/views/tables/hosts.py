@@ -14,6 +14,7 @@ from orchestrator.hosts.audit import Audit
 from orchestrator.hosts.hosts import Row
 from orchestrator.leases.session_rules import money
 from orchestrator.machines.cloud import RUN_LABEL, Machine
+from orchestrator.machines.targets import SANDBOX_PROJECT
 from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
 from orchestrator.money.prices.table import G2
 from orchestrator.sessions.session import SessionStatus
@@ -168,7 +169,8 @@ def _finding(finding: Finding, now: float) -> Iterator[tuple[str, str]]:
         usd = finding.usd_per_month
         price = "the price of its disks is unknown" if usd is None else f"${usd:.2f} a month"
         yield f"{what}{since}: {finding.why}; {price}", style
-        yield f"  {delete_machine_command(machine)}", "dim"
+        if machine.project != SANDBOX_PROJECT:  # gcloud would ask the real cloud
+            yield f"  {delete_machine_command(machine)}", "dim"
         return
     yield f"{what}: {finding.why}", style
     so_far = "price unknown" if finding.usd_so_far is None else f"${finding.usd_so_far:.2f} so far"

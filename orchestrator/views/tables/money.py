@@ -166,7 +166,8 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
         how = "as last seen" if plan.seen else f"as [targets.{plan.target}] describes it"
         yield f"The machine is priced {how}; to ask the cloud: fcctl run --dry-run."
     median = f"the median of {plural(plan.runs_before, 'passed run')} in this workspace"
-    yield f"Expected: {median if plan.runs_before else 'unknown, no run of this job has passed in this workspace'}."
+    unknown = f"unknown, no run of this job has passed on {plan.target} in this workspace"
+    yield f"Expected: {median if plan.runs_before else unknown}."
     if plan.spot is not None:
         yield f"In {plan.spot.zone}: {plan.spot.text}."
     for one in plan.standing:

@@ -59,7 +59,8 @@ def reason(record: RunRecord) -> tuple[str, str, str]:
         message, hint = ": ".join(dict.fromkeys([*lines[:1], *lines[-1:]])), (step and step.hint) or record.hint
     else:
         value = gate_value(gate.value)
-        message, hint = f"gate: {gate.expr}{f', measured {value}' if value else ''}", gate.hint or step.hint
+        measured = " has no value" if gate.verdict == "unavailable" else value and f", measured {value}"
+        message, hint = f"gate: {gate.expr}{measured}", gate.hint or step.hint
     return clean(step.id, 40) if step else "", clean(message or "", 300), clean(hint or "", 300)
 
 
@@ -102,7 +103,7 @@ def print_runs(
     lines = tuple(
         (clean(row.run_id, 63), Cell(row.status, kind="status"), result((heads or {}).get(row.run_id)),
          duration(row.duration_s), age(row.created, now),
-         clean((row.git_commit or "")[:9]), f"{row.usd:.2f}" if row.usd else "",
+         f"{clean((row.git_commit or '')[:9])}{' + changes' * row.dirty}", f"{row.usd:.2f}" if row.usd else "",
          *((" ".join(tagged.get(row.run_id, ())),) if tagged else ()), Cell(clean(row.gpu or "", 40), kind="soft"))
         for row in rows
     )  # fmt: skip

@@ -41,11 +41,11 @@ def _reference_ratio(headline: Headline) -> float | None:
 
 
 def change(this: Headline, other: Headline, name: str) -> str:
-    """``3.4 % slower than the run before``, ``about the same as the run before (0.7 % faster)``; *inconclusive* where
-    the times of either run vary by more."""
+    """``3.4 % slower than the run before``, ``about the same as the run before (0.7 % faster)``; and whether the
+    times of either run vary by more. Only a comparison gives a verdict."""
     role, share = _role(this, other), difference(this.p50 / other.p50)
     if role == "doubt":
-        return f"inconclusive against {name} ({share}, but the times vary more)"
+        return f"{share} than {name}, but the times vary more"
     if not role and share != "equal":
         return f"about the same as {name} ({share})"
     return f"{share} than {name}" if role else f"equal to {name}"
@@ -95,7 +95,7 @@ def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[
             this, before = heads[row.run_id], compared(runs[i + 1 : i + RUN_POINTS], heads)
             if before:
                 note, role = difference(this.p50 / before[0].p50), _role(this, before[0])
-                note += ", inconclusive" if role == "doubt" else ""
+                note += ", times vary more" if role == "doubt" else ""
                 yield row.run_id, trend([this, *before], RUN_POINTS, note, role)
 
 

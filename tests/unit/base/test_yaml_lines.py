@@ -50,6 +50,7 @@ def test_text_is_kept_as_written() -> None:
         ("a: \x07\n", 1, "not allowed"),
         ("[" * 100 + "]" * 100, 1, "nested deeper"),
         ("a: 1\n  b: 2\n", 2, "check the indentation"),
+        ("a:\n  - b: 1\n   c: 2\n", 3, "compare the indentation"),
         ("a: 1\nrun: echo x: y\n", 2, "put quotes around"),
         ("collect: [{reader: times, file: @log}]\n", 1, "text cannot begin with '@': put quotes"),
         ("a:\n  - `x`\n", 2, "text cannot begin with '`'"),

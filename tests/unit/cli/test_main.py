@@ -122,6 +122,11 @@ def test_usage_errors(
     assert message in json.loads(capsys.readouterr().err)["error"]["message"]
 
 
+def test_a_wrong_command_of_a_group_is_told_as_one_of_fcctl(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "lst"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'lst'\nhint:  did you mean 'ls'?\n"
+
+
 def test_no_verb_prints_help_and_is_a_usage_error(verb: dict[str, Cli], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     out, err = capsys.readouterr()

@@ -61,6 +61,8 @@ def test_off_once_the_money_was_spent_is_a_budget_too() -> None:
 def test_a_stop_by_fcctl_is_known_by_its_request_or_by_the_operation_that_was_remembered() -> None:
     by_request = why_stopped("vm", "7", machine(), [operation("stop", request_id=new_request_id())], None)
     remembered = why_stopped("vm", "7", machine(), [operation("stop")], None, our_stop="op")
+    assert remembered is not None
+    assert remembered.message.endswith("hosts down, hosts audit --stop, or the end of a run or session")
     by_others = [
         why_stopped("vm", "7", machine(), [operation("stop", request_id=str(uuid.uuid4()))], None),
         why_stopped("vm", "7", machine(), [operation("stop")], None, our_stop="another"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fcctl_remote import wire
 from orchestrator.base.clock import SystemClock, iso
@@ -17,6 +19,7 @@ from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import estimate
 from orchestrator.runs.job.job import parse
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.views.tables.money import print_cost_plan
 from tests.support.budgets import listed
 from tests.support.stores import NOVEMBER, completed, make_id
 
@@ -41,6 +44,12 @@ def plan(
     target: Target, budget: Budget | None = None, *, minutes: float | None = None, past: tuple[Past, ...] = ()
 ) -> CostPlan:
     return cost_plan("phase0", target, budget or listed(), STEPS, max_minutes=minutes, past=past)
+
+
+def test_where_no_run_has_passed_names_the_target() -> None:
+    out = io.StringIO()
+    print_cost_plan(plan(LocalTarget(name="local")), Console(file=out, width=200), zones=False)
+    assert "Expected: unknown, no run of this job has passed on local in this workspace." in out.getvalue()
 
 
 def test_the_worst_case_is_that_of_the_run_itself() -> None:

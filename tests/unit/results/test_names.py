@@ -32,6 +32,8 @@ def test_every_way_to_name_a_run(store: FileStore, runs: dict[str, str]) -> None
     assert store.resolve("3fa9c1") == runs["a"]
     assert store.resolve("a9c1") == runs["a"]
     assert store.resolve("beef00") == runs["active"]
+    with pytest.raises(RunNotFound):  # a part in the middle, such as a job's name, is none
+        store.resolve(runs["a"][4:-4])
     assert store.resolve(" last ") == runs["active"]
     assert store.resolve("last:bench") == runs["c"]
     assert store.resolve("last:tune") == runs["active"]

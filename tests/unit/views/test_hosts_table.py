@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from orchestrator.hosts.audit import Audit
 from orchestrator.hosts.hosts import Row
 from orchestrator.machines.cloud import Machine
 from orchestrator.money.audit import Finding
-from orchestrator.views.tables.hosts import print_rows
+from orchestrator.views.tables.hosts import print_audit, print_rows
 
 NOW = 1795266693.0
 ERROR = (
@@ -61,3 +62,14 @@ def test_at_80_columns_each_machine_is_one_line_of_the_table_and_its_error_is_be
 
 def test_where_there_is_room_all_is_in_the_table() -> None:
     assert len(printed(400).splitlines()) == 5
+
+
+@pytest.mark.parametrize(("project", "named"), [("my-project", True), ("fcctl-sandbox", False)])
+def test_gcloud_is_named_only_for_machines_that_it_knows(project: str, *, named: bool) -> None:
+    values: dict[str, Any] = {"project": project, "id": "1", "machine_type": "g2-standard-4"}
+    off = Machine(**values, name="l4-dev", zone="us-central1-a", status="TERMINATED", started=NOW - 4000)
+    finding = Finding(off, "off", "stopped", NOW - 60, None, None, None, None, 10.0)
+    out = io.StringIO()
+    print_audit(Audit((finding,), (), (), (project,)), Console(file=out, width=200), NOW)
+    assert "l4-dev in us-central1-a" in out.getvalue()
+    assert ("gcloud compute instances delete" in out.getvalue()) is named

@@ -17,12 +17,13 @@ from flashcore import advice
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
+from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
 from orchestrator.views.blocks import Bars, Folded
-from orchestrator.views.report import drawing, outputs, page, profiles, sections, words
+from orchestrator.views.report import drawing, outputs, page, profiles, sections, session, words
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Goal, Report
@@ -421,3 +422,10 @@ def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, An
     assert all(int(height) < 1000 for height in re.findall(r'<svg [^>]*height="(\d+)', html))
     assert outputs.markdown(made).startswith("# ")
     assert json.loads(json.dumps(outputs.document(made), allow_nan=False))
+
+
+@pytest.mark.parametrize("phases", [True, False])
+def test_a_session_s_report_names_progress_only_where_there_are_phases(*, phases: bool) -> None:
+    record = SessionRecord(session_id="s", target="l4", how="stopped", reason="", created=0, ended=1, budget_usd=3)
+    commands = [one.command for one in session._next(record, [], [], [], [], phases)]
+    assert commands == ["fcctl progress"] * phases + ["fcctl session start --on l4 --budget 3"]

@@ -14,7 +14,7 @@ from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.figures import kind
-from orchestrator.views.tables.run import print_run_summary, print_runs
+from orchestrator.views.tables.run import print_run_summary, print_runs, reason
 from tests.support import sample_run
 from tests.support.measured_runs import measured, simple
 
@@ -281,6 +281,7 @@ def test_a_gate_that_was_left_open_is_told_and_one_that_is_optional_is_not(tmp_p
     assert "○ unavailable  benchmark.speedup > 2  optional" in text
     assert "Unavailable  test\n  gate: benchmark.speedup > 2  has no value\n  hint: no 'speedup'; print it" in text
     assert "Unavailable  preflight" not in text
+    assert reason(incomplete())[1] == "gate: benchmark.speedup > 2 has no value"
     assert "% incomplete" in printed(incomplete(), tmp_path, encoding="ascii")
 
 
@@ -297,6 +298,14 @@ def test_the_list_of_runs_has_a_sign_and_a_colour_for_it() -> None:
     print_runs(rows, console, now=0.0)
     assert "\x1b[35m◐ incomplete" in out.getvalue()
     assert "\x1b[32m✓ passed" in out.getvalue()
+
+
+def test_the_list_of_runs_marks_a_source_with_uncommitted_changes() -> None:
+    out, row = io.StringIO(), row_of(sample_run.record(status="passed", exit_code=0))
+    rows = [row.model_copy(update={"git_commit": "6ad6c5bfeb8f", "dirty": dirty}) for dirty in (True, False)]
+    print_runs(rows, Console(file=out, width=160, color_system=None), now=0.0)
+    assert out.getvalue().count("6ad6c5bfe") == 2
+    assert out.getvalue().count("6ad6c5bfe + changes") == 1
 
 
 def test_a_run_id_is_whole_in_the_list_of_a_narrow_terminal() -> None:

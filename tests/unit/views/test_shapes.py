@@ -59,7 +59,9 @@ def test_one_kernel_at_three_sizes_has_no_winner(tmp_path: Path) -> None:
 def test_kernels_compete_at_each_size(tmp_path: Path) -> None:
     found = report(tmp_path, ("a/64", 3.0), ("a/128", 9.0), ("b/64", 4.0), ("b/128", 5.0), ("c", 1.0))
     said = list(words.verdict(found))[1]
-    assert said == "Fastest of 2 sizes: a on 1, b on 1."
+    assert said == "Fastest of 2 sizes: a at 1, b at 1."
+    one = report(tmp_path / "one", ("a/64", 3.0), ("a/128", 4.0), ("b/64", 4.0), ("b/128", 5.0))
+    assert list(words.verdict(one))[1] == "a is the fastest at all 2 sizes."
     (picture,) = [chart for chart in charts(found) if chart.name.startswith("shapes")]
     assert picture.rows == (("a", "1.00x", "0.56x"), ("b", "0.75x", "1.00x"))
 
