@@ -106,7 +106,8 @@ class SimulatedCloud:
         self.world = world
         self.core = Core(Scenario(latency=LATENCY, wait_limit_s=110.0), VirtualTime(world), self, random.Random(0))
         self.core.lateness = lambda: world.rng.uniform(0, LATENESS_S)
-        self.service = Service(self.core, Faults())
+        faults = Faults()
+        self.service = Service(self.core, faults)
         #: By id, the deleted ones too.
         self.known: dict[str, Instance] = {}
         #: By the id of a disk: the machine that it was made for.
@@ -127,6 +128,8 @@ class SimulatedCloud:
         world.on["struck"] = self._set_scenario
         world.on["preempt"] = lambda: [self.preempt(instance) for instance in self.running()]  # type: ignore[assignment]
         world.on["deleted"] = self._deleted_by_a_person
+        error = {"operation": {"code": "INTERNAL_ERROR", "http": None, "applied": True}}
+        world.on["misreported"] = lambda: faults.add(action="instances.*", method="[PD]*", nth=1, do=error)  # type: ignore[assignment]
         world.on["console"] = lambda: self._all_running(self._console)
 
     def ask(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:

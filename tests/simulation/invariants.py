@@ -143,11 +143,11 @@ def check_at_the_end(episode: Episode) -> None:
 def _check_ledger(episode: Episode, services: Services) -> None:
     """The ledger knows what was billed: not more than was, and all of it if fcctl alone turned machines on.
 
-    A cloud that does not answer leaves a run to assume the worst; a run may claim time of a machine that the cloud
-    never had, where another one was at it, too. Those are left alone here.
+    A cloud that does not answer, or not with the truth, leaves a run to assume the worst; a run may claim time of a
+    machine that the cloud never had, where another one was at it, too. Those are left alone here.
     """
     kinds = {fault.kind for fault in episode.schedule.faults}
-    if kinds & {"cloud_down", "lost_reply", "other", "beside", "abroad"}:
+    if kinds & {"cloud_down", "lost_reply", "misreported", "other", "beside", "abroad"}:
         return
     audit(services, episode.targets, listed(), workspace="sim")
     lines = [line for line in ledger_lines(services) if line.what is None]

@@ -125,7 +125,7 @@ def draw(seed: int) -> Schedule:
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
     made = _with_lost_results(_with_company(_with_money(made)))
-    return _with_builder(_with_rush(_with_rebuilds(_with_firings(_with_caps(made)))))
+    return _with_misreports(_with_builder(_with_rush(_with_rebuilds(_with_firings(_with_caps(made))))))
 
 
 def _with_money(schedule: Schedule) -> Schedule:
@@ -278,3 +278,12 @@ def _with_builder(schedule: Schedule) -> Schedule:
     """In every tenth schedule runs compile on a builder first."""
     rng = random.Random(f"builders {schedule.seed}")
     return replace(schedule, builder=schedule.firings is None and rng.random() < 0.1)
+
+
+def _with_misreports(schedule: Schedule) -> Schedule:
+    """In every eighth schedule a change of a machine happens, and the cloud says that it failed."""
+    rng = random.Random(f"misreports {schedule.seed}")
+    if rng.random() >= 0.125:
+        return schedule
+    fault = Fault(rng.randint(1, 60) if rng.random() < 0.8 else rng.randint(60, 220), "misreported")
+    return replace(schedule, faults=tuple(sorted((*schedule.faults, fault))))

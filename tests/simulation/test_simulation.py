@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.episode import Episode, play
+from orchestrator.machines.provision.release import AGAIN_S, ReleaseRequest, release
+from tests.simulation.cloud import LATENCY
+from tests.simulation.episode import ZONES, Episode, play
 from tests.simulation.judge import outcome
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
 from tests.simulation.schedule import Schedule, draw
 from tests.simulation.shrink import shrink
-from tests.simulation.world import Fault
+from tests.simulation.world import Actor, Fault
 
 #: Each time, and of `make test-all`; `make simulate` plays ten times as many, or as many as you like.
 SCHEDULES, ALL_SCHEDULES, CHUNK = 100, 2000, 25
@@ -95,6 +97,8 @@ ONCE_FOUND = [
         free_disks=True,
         begins=56536,
     ),
+    # The younger of two machines stayed on, because the cloud had said that its creation failed.
+    Schedule(0, (Fault(5, "abroad"), Fault(11, "sleep", 0.5), Fault(28, "misreported")), ("run",), exists=False),
 ]
 
 
@@ -109,6 +113,24 @@ def test_a_clock_that_is_set_while_a_machine_is_had_ends_nothing(jump: float, tm
     played = Episode(schedule, tmp_path)
     played.play()
     assert [line.split()[1:] for line in played.world.trace if ": run " in line] == [["fcctl-0:", "run", "ended"]]
+
+
+def test_of_two_deletions_of_one_machine_neither_ends_the_other_for_ever(tmp_path: Path) -> None:
+    """The second request ends the first one; whose was ended waits for the other, and does not end that in turn."""
+    played = Episode(Schedule(0, (), ("run",)), tmp_path)
+    world, cloud, target = played.world, played.cloud, played.here.target
+    path = f"zones/{ZONES[0]}/instances/{target.instance}"
+    cloud.ask("POST", f"{path}/start", {}, {})
+    world.advance(60)
+    began = world.now
+    world.at(began + 8, lambda: cloud.ask("DELETE", path, {}, {}))
+    (done,) = release(
+        played.services(Actor("fcctl")), target, [ReleaseRequest(ZONES[0])], "delete", lambda *_, **__: None
+    )
+    assert done.how == "deleted"
+    kinds = [operation.resource["operationType"] for operation in cloud.core.operations.values()]
+    assert kinds.count("delete") == 2
+    assert world.now - began < 8 + LATENCY.delete + 3 * AGAIN_S
 
 
 @pytest.mark.full

@@ -25,6 +25,7 @@ Kind = Literal[
     "sleep",  # the laptop sleeps for `amount` seconds
     "cut",  # the link is down for `amount` seconds
     "lost_reply",  # the effect happens, its answer does not arrive
+    "misreported",  # the next change of a machine happens, and its operation ends with an error
     "cloud_down",  # the cloud's interface does not answer for `amount` seconds
     "stockout",  # no zone has stock for `amount` seconds
     "preempt",  # the machine is taken away
@@ -203,6 +204,6 @@ class World:
             case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":
                 name = {"cut": "link_down", "stockout": "no_stock", "full": "disk_full"}
                 setattr(self, f"{name.get(fault.kind, fault.kind)}_until", until)
-            case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill" | "deleted":
+            case "preempt" | "crash" | "console" | "other" | "beside" | "abroad" | "bill" | "deleted" | "misreported":
                 self.on[fault.kind]()
         self.on["struck"]()

@@ -59,6 +59,9 @@ _ERRORS: dict[actions.FailedBy, type[FcctlError]] = {
     "preempted": CapacityError,
 }  # fmt: skip
 
+#: How often a label is requested, because another process may change the labels at the same time.
+_LABEL_ATTEMPTS = 4
+
 
 @dataclass(frozen=True)
 class Acquired:
@@ -202,12 +205,22 @@ class _Acquisition:
         return self._changes.cloud_ahead_s or 0.0
 
     def _label(self, machine: Machine, labels: Mapping[str, str]) -> None:
-        """Labels the machine with its user: for people, for the audit, and for a process that wants to stop it."""
-        operation = self._changes.make(
+        """Labels the machine with its user: for people, for the audit, and for a process that wants to stop it, which
+        takes the label of an earlier run for one of a run that is about to use the machine."""
+        for attempt in range(_LABEL_ATTEMPTS):
+            refusal = self._set_labels(machine, labels).refusal
+            if refusal is None:
+                return
+            if refusal.remedy is Remedy.FATAL:
+                self._parts.observer.note(f"{machine.name} was not labelled: {refusal.message}")
+                return
+            self._clock.sleep(attempt)
+            machine = self._cloud.machine(machine.zone, machine.name) or machine
+
+    def _set_labels(self, machine: Machine, labels: Mapping[str, str]) -> Operation:
+        return self._changes.make(
             "label", machine.zone, lambda request: self._cloud.set_labels(machine, labels, request), 0.0
         )
-        if operation.refusal is not None and operation.refusal.remedy is Remedy.FATAL:
-            self._parts.observer.note(f"{machine.name} was not labelled: {operation.refusal.message}")
 
     # ------------------------------------------------------------------------------------------------ doing an action
     def _make(self, action: actions.Change) -> Attempt:
@@ -261,8 +274,8 @@ class _Acquisition:
 
     def _delete_created(self, machine: Machine, first: Machine) -> Attempt:
         self._parts.observer.note(
-            f"another fcctl created {first.name} in {first.zone} at the same time and was first; fcctl deletes the "
-            f"second machine, in {machine.zone}"
+            f"{first.name} was created in {first.zone} at the same time, and earlier; fcctl deletes the second "
+            f"machine, in {machine.zone}"
         )
         deletion = self._attempt("delete", machine.zone, STOP_LIMIT_S, lambda r: self._cloud.delete(machine, r))
         with suppress(FcctlError):  # records the end of its cost

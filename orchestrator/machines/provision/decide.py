@@ -94,15 +94,15 @@ def _delete_created(seen: Sequence[Machine], policy: Policy, history: History, n
     """Delete what was made here, if an older one is on by now: another computer's fcctl saw none either, and made one
     in another zone. All see the same two, and whoever made the younger one deletes it.
 
-    It was made where we made one, and has the label of who it was made for: whoever uses it has put another on it.
+    It is where we asked for one, even if that was refused (a refused creation may have happened), and has the label of
+    who it was made for: whoever uses it has put another on it.
     """
-    made = {a.zone for a in history.of("create") if a.refusal is None}
-    own = [m for m in seen if m.zone in made and m.labels.get(RUN_LABEL) == policy.label and MANAGED_LABEL in m.labels]
-    ours = next(filter(_is_on, own), None)
-    if ours is None:
-        return None
-    first = min(filter(_is_on, seen), key=_age)
-    if first is ours:
+    asked = {a.zone for a in history.of("create")}
+    first = min(filter(_is_on, seen), key=_age, default=None)
+    younger = [m for m in seen if _is_on(m) and m is not first and m.zone in asked]
+    own = (m for m in younger if m.labels.get(RUN_LABEL) == policy.label and MANAGED_LABEL in m.labels)
+    ours = next(own, None)
+    if first is None or ours is None:
         return None
     refused = again(history.of("delete", ours.zone), now, f"the second machine {ours.name} cannot be deleted")
     return refused or DeleteCreated(ours, first)

@@ -194,25 +194,28 @@ class _Release:
     def _delete(self, machine: Machine) -> Released:
         deadline = self._clock.monotonic() + STOP_LIMIT_S
         self._show(f"deleting {machine.name}")
-        while True:
-            operation = self._changes.make(
-                "delete", machine.zone, lambda request: self._cloud.delete(machine, request), STOP_LIMIT_S
-            )
-            _raise_if_fatal(self._target, machine, operation)
-            seen = self._cloud.machine(machine.zone, machine.name)
-            if seen is None or seen.id != machine.id:
-                break
+        operation = self._request_deletion(machine)
+        while (seen := self._cloud.machine(machine.zone, machine.name)) is not None and seen.id == machine.id:
             if self._clock.monotonic() > deadline:
                 raise CloudError(
                     f"{machine.name} still exists {STOP_LIMIT_S / 60:.0f} minutes after the delete request",
                     hint="see what is left: fcctl hosts audit; stop it: fcctl hosts audit --stop",
                 )
             self._clock.sleep(AGAIN_S)
+            if seen.power is not Power.STOPPING:  # another deletion may be in progress, which a request would end
+                operation = self._request_deletion(machine)
         with suppress(FcctlError):
             self._parts.book.forget(machine.project, machine.name)
         if machine.power is Power.STARTING:
             machine = replace(machine, started=None)  # the time of an earlier start
         return _released("deleted", machine, self._off_since(machine, operation))
+
+    def _request_deletion(self, machine: Machine) -> Operation:
+        operation = self._changes.make(
+            "delete", machine.zone, lambda request: self._cloud.delete(machine, request), STOP_LIMIT_S
+        )
+        _raise_if_fatal(self._target, machine, operation)
+        return operation
 
     def _off_since(self, machine: Machine, deletion: Operation) -> float | None:
         """When the machine stopped: one that had stopped earlier was not on until its deletion."""

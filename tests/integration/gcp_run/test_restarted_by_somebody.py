@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.virtual_cloud import CloudWorkspace, emulated, start_by_hand, stop_by_hand
+from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machines, start_by_hand, stop_by_hand
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -27,3 +27,15 @@ def test_its_limit_is_asked_for_again(tmp_path: Path, private_home: Path) -> Non
     acquired = [line["data"] for line in lines if line["kind"] == "acquired"]
     assert [facts["warm"] for facts in acquired] == [False, True, False]
     assert acquired[2]["deadline"] > acquired[1]["deadline"] + 100
+
+
+def test_a_label_that_is_refused_once_is_set_again(tmp_path: Path, private_home: Path) -> None:
+    """With the label of a run that died before its first step, the machine would be left on for that run."""
+    with emulated() as cloud:
+        workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
+        workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+        (machine,) = machines(cloud).values()
+        machine.resource["labels"]["fcctl-run"] = "20260101t000000z-noop-l4-abcdef"
+        cloud.faults.add(action="instances.setLabels", nth=1, do={"http": {"status": 412, "reason": "conditionNotMet"}})
+        workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+        assert billed(cloud) == []

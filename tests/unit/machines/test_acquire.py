@@ -23,6 +23,7 @@ NO_STOCK = Refusal("ZONE_RESOURCE_POOL_EXHAUSTED", "none left", Remedy.NEXT_ZONE
 NO_QUOTA = Refusal("QUOTA_EXCEEDED", "Quota 'NVIDIA_L4_GPUS' exceeded", Remedy.NEXT_REGION)
 FATAL = Refusal("forbidden", "no permission", Remedy.FATAL, 403, hint="ask for the role", problem="denied")
 LATER = Refusal("resourceNotReady", "still stopping", Remedy.NOT_READY, 400)
+BROKEN = Refusal("INTERNAL_ERROR", "try again", Remedy.RETRY)
 TAKEN = Refusal("alreadyExists", "exists", Remedy.LOOK_AGAIN, 409)
 
 
@@ -201,14 +202,23 @@ def test_the_older_one_is_kept_and_all_agree_which_that_is() -> None:
     [
         (made(ZONES[0], NOW + 2, "somebody who found it"), tried("create")),
         (made(ZONES[0], NOW + 2), tried("start")),
-        (made(ZONES[0], NOW + 2), tried("create", NO_STOCK)),
         (replace(made(ZONES[0], NOW + 2), labels={"fcctl-run": "ours"}), tried("create")),
     ],
-    ids=["it is used by another run", "it was not made here", "the creation was refused", "it is not fcctl's"],
+    ids=["it is used by another run", "it was not made here", "it is not fcctl's"],
 )
 def test_nothing_is_taken_back_that_is_not_ours(ours: Machine, past: m.Attempt) -> None:
     theirs = made(ZONES[1], NOW + 1, "theirs")
     assert move([ours, theirs], history(past), label="ours") == m.UseMachine(theirs)
+
+
+@pytest.mark.parametrize("refusal", [BROKEN, NO_STOCK], ids=lambda refusal: refusal.code)
+def test_a_creation_that_was_refused_and_happened_is_taken_back(refusal: Refusal) -> None:
+    ours, theirs = made(ZONES[0], NOW + 2), made(ZONES[1], NOW + 1, "theirs")
+    past = history(tried("create", refusal))
+    assert move([ours, theirs], past, label="ours") == m.DeleteCreated(ours, theirs)
+    assert move([ours], past, label="ours") == m.UseMachine(ours)
+    again = made(ZONES[1], NOW + 1)
+    assert both(again, ours, tried("create", refusal)) == m.DeleteCreated(ours, again)
 
 
 def test_a_machine_that_is_off_is_no_reason_to_take_one_back() -> None:

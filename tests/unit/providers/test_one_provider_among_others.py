@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3] / "orchestrator"
 #: of the ledger, which name no kind; the price list that `fcctl cost prices` fetches.
 KNOWS = {
     "machines/targets.py", "machines/sandbox.py", "providers/registry.py",
-    "money/ledger.py", "workspace/starter.py", "app.py",
+    "money/ledger.py", "workspace/init.py", "app.py",
 }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def test_an_l4_in_order_passes() -> None:
         ({"gpu.name": "NVIDIA H100 80GB HBM3", "gpu.compute_capability": "9.0"}, "gpu.arch", "info"),
         ({"gpu.name": "Tesla T4", "gpu.compute_capability": "7.5"}, "gpu.arch", "warn"),
         ({"gpu.memory_mb": 11000}, "gpu.arch", "warn"),
-        ({"gpu.throttle_reasons": ["sw_power_cap", "hw_thermal_slowdown"]}, "gpu.clocks", "warn"),
+        ({"gpu.throttle_reasons": ["sw_power_cap", "hw_thermal"]}, "gpu.clocks", "warn"),
         ({"gpu.throttle_reasons": None}, "gpu.clocks", "pass"),
         ({"gpu.ecc_uncorrected": 3}, "gpu.ecc", "fail"),
         ({"gpu.mig": True}, "gpu.mig", "warn"),
