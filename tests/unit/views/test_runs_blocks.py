@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.results.headlines import headlines
+from orchestrator.results.records import GateRecord
+from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Bar, Bars, Cell, plain
+from orchestrator.views.dashboard.overview import _gates
 from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment
 from orchestrator.views.tables.runs import answer, failures, jobs_grid, runs_grid
+from tests.support import sample_run
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
 
@@ -131,3 +137,18 @@ def test_bars_share_one_axis(middle: float | None, at: tuple[float, ...]) -> Non
 )
 def test_a_status_has_a_kind_by_its_first_word(status: str, wanted: str) -> None:
     assert kind(status) == wanted
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "shown"),
+    [
+        (("pass", "pass"), "passed 2 of 2"), (("fail", "unavailable"), "failed 1 of 2"),
+        (("pass", "unavailable"), "incomplete 1 of 2"), ((), ""),
+    ],
+)  # fmt: skip
+def test_a_gate_without_a_value_did_not_fail(verdicts: tuple[str, ...], shown: str) -> None:
+    gates = [GateRecord.model_validate({"expr": "x < 1", "verdict": verdict}) for verdict in verdicts]
+    (step, *_) = sample_run.record().steps
+    record = sample_run.record(steps=[step.model_copy(update={"gates": gates})])
+    site: Any = SimpleNamespace(store=SimpleNamespace(get=lambda _: record))
+    assert _gates(site, row_of(record)) == shown
