@@ -187,7 +187,7 @@ MUTANTS = (*CONTROLLER, *HOST)
 
 #: Beside each the first of the seeds that find it.
 IN_WHOLE_RUNS = (
-    (removed("journal: no sync", journal.FileJournal._write, "flush(fd)"), 3),
+    (removed("journal: no sync", journal.FileJournal._write, "flush(fd)"), 33),
     (removed("begin: no folder sync", FileStore.begin, "sync_folder(places.active.parent)"), 15),
     (removed("usage: no sync", SpendingBook._append, "flush(fd)"), 107),
     (removed("collected before it is on disk", transfer.collect, "intake.flush()"), 63),

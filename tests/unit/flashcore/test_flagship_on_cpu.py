@@ -180,14 +180,11 @@ def test_no_warp_leaves_its_output_where_another_still_reads_keys(
 
 @pytest.mark.full
 @with_auto
-def test_on_an_l4_only_tilings_that_fit_it_are_chosen(
-    auto: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_an_l4_only_tilings_that_fit_it_are_chosen(auto_on_l4: ctypes.CDLL, tmp_path: Path) -> None:
     """A choice that an L4 has no shared memory for would fail to launch."""
-    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
     for D, lengths in ((64, (64, 256)), (128, (64,))):
         for S in lengths:
-            assert excess(auto, (1, 1, S, D), (1, S)) <= 1, (D, S)
+            assert excess(auto_on_l4, (1, 1, S, D), (1, S)) <= 1, (D, S)
     refused = compile_on_cpu(VARIANTS["flagship"], {"TILE_M": 32, "TILE_N": 128, "WARPS_KV": 4}, tmp_path)
     args = Args(B=1, H=1, S_q=1, S_kv=1, D=64, scale=1.0)
     assert refused.flashcore_forward(args) == 1  # 133 KB

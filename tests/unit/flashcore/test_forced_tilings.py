@@ -72,9 +72,8 @@ def test_the_registry_lists_the_librarys_tilings(auto: ctypes.CDLL) -> None:
 
 @pytest.mark.full
 @with_auto
-def test_each_is_right_where_it_fits_and_refused_elsewhere(auto: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
-    entries = forced.run(kernel_of(auto), seed=1)
+def test_each_is_right_where_it_fits_and_refused_elsewhere(auto_on_l4: ctypes.CDLL) -> None:
+    entries = forced.run(kernel_of(auto_on_l4), seed=1)
     fits = {str(one): one.fits((8, 9)) for one in forced.of(FLAGSHIP)}
     assert {f"{e['dtype']} {e['D']} {e['name']}": e["status"] == "passed" for e in entries} == fits
     assert {e["status"] for e in entries} == {"passed", "unavailable"}
@@ -87,13 +86,12 @@ def test_each_is_right_where_it_fits_and_refused_elsewhere(auto: ctypes.CDLL, mo
 
 @pytest.mark.full
 @with_auto
-def test_the_sanitizer_watches_each_that_fits(auto: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
+def test_the_sanitizer_watches_each_that_fits(auto_on_l4: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forced, "WATCHED", ((1, 2, 17, 1, 20),))
     monkeypatch.setattr(sanitize, "SHAPES", ())
     watched = [one for one in forced.of(FLAGSHIP) if one.fits((8, 9))]
     masks = len(MASKS) * sum(one.masked for one in watched)
-    assert sanitize.launches(kernel_of(auto)) == 2 * len(watched) + masks
+    assert sanitize.launches(kernel_of(auto_on_l4)) == 2 * len(watched) + masks
 
 
 @pytest.mark.full
