@@ -82,7 +82,11 @@ def compile_on_cpu(
         run([*plain, "-shared", str(detector), str(whole), "-o", str(output)])
     else:
         run([*argv, "-shared", "-o", str(output)])
-    library = ctypes.CDLL(str(output))
+    return loaded(output)
+
+
+def loaded(file: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(file))
     library.flashcore_forward.argtypes = [ctypes.POINTER(Args)]
     library.flashcore_error.restype = ctypes.c_char_p
     return library

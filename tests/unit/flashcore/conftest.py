@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flashcore.registry import VARIANTS
-from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.cuda_on_cpu.build import compile_on_cpu, loaded
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +21,4 @@ def auto(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def auto_on_l4(auto: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
     """A copy of it: a library asks once which device it runs on, and other tests may have let it."""
     monkeypatch.setenv("CUDA_ON_CPU_DEVICE", "L4")
-    return ctypes.CDLL(shutil.copy(auto._name, tmp_path / "on_l4.so"))
+    return loaded(Path(shutil.copy(auto._name, tmp_path / "on_l4.so")))
