@@ -123,7 +123,7 @@ def members(stream: IO[bytes]) -> Iterator[tuple[str, int, IO[bytes]]]:
         with tarfile.open(fileobj=bounded, mode="r|") as tar:  # type: ignore[call-overload]  # it only reads
             while (member := tar.next()) is not None:
                 tar.members.clear()  # else it keeps them all
-                content = tar.extractfile(member) if member.isreg() else None
+                content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
                 if content is None:
                     raise BadArchive(f"{member.name!r:.200} is not a regular file")
                 bounded.left = HEADER_BYTES + member.size

@@ -136,11 +136,18 @@ def swapped(kind: bytes, link: str) -> bytes:
     return packed([described("run.json", RECORD), described("a", b"")], [GOOD, plain(f"{RUN}/a", b"", kind, link)])
 
 
+def sparse() -> bytes:
+    info, content = plain(f"{RUN}/a", b"x")
+    info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "1"}
+    return packed([described("run.json", RECORD), described("a", b"x")], [GOOD, (info, content)])
+
+
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a symbolic link": (lambda: swapped(tarfile.SYMTYPE, "/etc/passwd"), "is not a regular file"),
     "a hard link": (lambda: swapped(tarfile.LNKTYPE, f"{RUN}/run.json"), "is not a regular file"),
     "a device": (lambda: swapped(tarfile.CHRTYPE, ""), "is not a regular file"),
     "a pipe": (lambda: swapped(tarfile.FIFOTYPE, ""), "is not a regular file"),
+    "a sparse file": (sparse, "is not a regular file"),
     "an absolute path": (lambda: one("/etc/cron.d/x"), "is not allowed"),
     "a way up": (lambda: one("../../x"), "is not allowed"),
     "a way up inside": (lambda: one("steps/../../../x"), "is not allowed"),
