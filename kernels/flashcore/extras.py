@@ -26,7 +26,7 @@ LOWER_RIGHT = 2
 
 class Extra(Protocol):
     def needs(self, causal: int) -> str:
-        """What a Variant says that takes it."""
+        """The field of :class:`~flashcore.variant.Variant` that must be true for a variant to take it."""
 
     @property
     def key(self) -> Hashable:

@@ -53,7 +53,8 @@ class Shape:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where each of the ``sequences`` begins and ends: from a half of the mean length to 1.5 of it."""
+        """The first row of each packed sequence and the row behind its last. Lengths grow evenly, from half of the
+        mean length to 1.5 times it."""
         count = self.sequences or 1
         starts = [self.S * (n * count + n * n) // (2 * count * count) for n in range(count + 1)]
         return [(starts[n], starts[n + 1]) for n in range(count)]

@@ -86,7 +86,7 @@ class Time(Protocol):
 
 
 class Hypervisor(Protocol):
-    """What is inside the machines and on the disks of a world. Called with the world's lock held."""
+    """Runs the machines' operating systems and stores the contents of disks. Callers hold the world's lock."""
 
     def boot(self, machine: Machine, disk: dict[str, Any]) -> None:
         """From its boot disk. Raises OSError: its system does not boot."""
@@ -95,7 +95,7 @@ class Hypervisor(Protocol):
         """Ends its system; the power is still on."""
 
     def power_off(self, machine: Machine) -> None:
-        """What is not on a disk is lost. Of a machine without power: nothing happens."""
+        """Ends its system at once; the contents of its memory are lost. Does nothing if the machine is off."""
 
     def freeze(self, machine: Machine) -> None: ...
 
@@ -109,7 +109,7 @@ class Hypervisor(Protocol):
         """Key type (``ssh-ed25519``) -> base64 key."""
 
     def login(self, machine: Machine) -> tuple[int, str] | None:
-        """Port on this computer and user name; None: nobody can log in."""
+        """The port of its SSH server on this computer, and the user name; None if it accepts no login."""
 
     def serial_output(self, machine: Machine) -> str: ...
 

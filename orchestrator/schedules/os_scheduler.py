@@ -164,7 +164,7 @@ _PATH = re.compile(r"^Environment=[^\n]*|<key>PATH</key>\s*<string>.*?</string>"
 
 
 def _text(path: Path) -> str | None:
-    """What is in the file, without PATH."""
+    """The text of an installed unit or plist without its PATH, which differs between shells; None if unreadable."""
     try:
         return _PATH.sub("", path.read_text(encoding="utf-8"))
     except OSError:

@@ -188,8 +188,8 @@ def _walk(root: Path, listing: _Listing) -> Iterator[str]:
 
 
 def _leave_out_twins(listing: _Listing) -> None:
-    """Leaves out names that differ by case alone, for which the disk has one file: its content is that of one name, and
-    nobody knows of which. A Mac's disk is such."""
+    """Leaves out tracked names that differ by case alone. A disk that ignores case, as a Mac's does, has one file
+    for them, and its content may belong to either name."""
     by_name: dict[str, list[str]] = {}
     for path in listing.paths - listing.new:
         by_name.setdefault(folded(path), []).append(path)

@@ -65,11 +65,11 @@ class DashboardContext:
         self.children = Children(backend.fcctl, backend.root)
         self.live = LiveRuns(backend.services)
         self.logs = Logs(backend.services)
-        #: Until when, and the value.
+        #: Name -> when the cached value expires (monotonic seconds), and the value.
         self._kept: dict[str, tuple[float, object]] = {}
 
     def reused(self, name: str, make: Callable[[], T]) -> T:
-        """What ``make`` returns; what took long, as it was up to :data:`REUSED` times as long ago."""
+        """The result of ``make()``, cached under ``name`` for :data:`REUSED` times as long as the call took."""
         known = self._kept.get(name)
         if known is None or time.monotonic() >= known[0]:
             begun, value = time.monotonic(), make()
