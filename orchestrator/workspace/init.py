@@ -73,6 +73,7 @@ class Written:
     backups: list[Path] = field(default_factory=list)
     jobs: list[str] = field(default_factory=lambda: ["first"])
     name: str | None = None
+    empty: bool = False  # nothing to build or run was found
     #: The top of the git repository, if the workspace is a part of it.
     repository: Path | None = None
 
@@ -156,6 +157,7 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     for job in done.jobs:
         place = projects.get(job)
         text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
+        done.empty |= starter.NOTHING in text
         _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
     _write(done, done.root / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
 
