@@ -21,7 +21,8 @@ _EXTENSIONS = re.compile(r"ext_modules|Extension\(")
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
-_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b(?!-)|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+_FORMATS = re.compile(r"clang-format|\b(?:ruff|black|isort|flake8|pre-commit)\b")
 _NAMES_GPU = re.compile(r"nvcc|cuda|hip|\bsycl", re.IGNORECASE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
@@ -95,9 +96,16 @@ def inspect_folder(folder: Path) -> Findings:
 
 def has_build(folder: Path) -> bool:
     """Whether there is a file that tells how to build ``folder``."""
-    texts = any(read_text(folder / name).strip() for name in (*makefiles.MAKEFILES, "CMakeLists.txt"))
+    cmake = read_text(folder / "CMakeLists.txt").strip() != ""
     others = any((folder / name).is_file() for name in itertools.chain(*_BUILDERS.values()))
-    return texts or others or _python_build(folder) is not None
+    return cmake or others or _makefile(folder) is not None or _python_build(folder) is not None
+
+
+def _makefile(folder: Path) -> Path | None:
+    """The Makefile, unless it has nothing or calls formatters and no compiler."""
+    path = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
+    text = "\n".join(makefiles.texts(path).values()) if path else ""
+    return None if _FORMATS.search(text) and not _COMPILES.search(text) else path
 
 
 def _python_build(folder: Path) -> str | None:
@@ -138,7 +146,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
     found = Findings(uses_nvcc=bool(texts))
     python = _python_build(folder)
-    makefile = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
+    makefile = _makefile(folder)
     if makefile and (not python or _compiles(makefile)):
         return _with_make(found, folder, makefile)
     if read_text(folder / "CMakeLists.txt").strip() and not python:

@@ -72,6 +72,9 @@ def _print_written(cli: Cli, done: Written, example: bool) -> None:
         )
     if done.name and done.name != done.root.name:
         cli.note(f"the project name is '{done.name}'; to change it, edit [project] name in fcctl.toml")
+    if done.submodules:
+        empty = ", ".join(done.submodules)
+        cli.note(f"not checked out: {empty}; before a run: git submodule update --init --recursive")
     if done.repository is not None:
         cli.note(
             f"fcctl will send only this folder, not all of {done.repository}: if the build needs files above this"

@@ -86,8 +86,8 @@ KNOWN = (
         r"fatal error: (cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvml|cupti|cutlass|cute)\S*: No such file|"
         r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)",
         "a library of the build is missing on the machine: install its development package, name its folders in the "
-        "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or, if it is above the folder of "
-        "fcctl.toml, run fcctl init there",
+        "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or check out its submodule: git submodule "
+        "update --init; if it is above the folder of fcctl.toml, run fcctl init there",
     ),
     _known(
         r"cannot open output file (\S+/)|[Cc]an't create (\S+/)\S*: No such file",

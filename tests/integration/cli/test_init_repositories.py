@@ -158,6 +158,10 @@ CASES = {
         },
         ["build", "test"],
     ),
+    "kernels and a Makefile that formats": (
+        {"a.cu": CUDA, "Makefile": "style:\n\truff format .\n\tfind . -name '*.cu' | xargs clang-format -i\n"},
+        ["build", "run"],
+    ),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "just": (
         {"justfile": "default: build\n@build:\n  nvcc a.cu\ntest arg='1': build\n  ./a\n", "a.cu": CUDA},
@@ -733,6 +737,14 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
     again = fcctl("init", "--force", "--json", cwd=tmp_path).json
     assert len(again["backups"]) == 2
+
+
+def test_submodules_that_are_not_checked_out_are_named(fcctl: Fcctl, tmp_path: Path) -> None:
+    modules = '[submodule "a"]\n\tpath = deps/a\n\turl = x\n[submodule "b"]\n\tpath = deps/b b\n'
+    repository(tmp_path, {".gitmodules": modules, "deps/a/a.h": "", "a.cu": CUDA})
+    (tmp_path / "deps/b b").mkdir()
+    told = "not checked out: deps/b b; before a run: git submodule update --init --recursive"
+    assert told in fcctl("init", cwd=tmp_path).err
 
 
 def test_a_folder_with_nothing_to_build_says_what_to_do(fcctl: Fcctl, tmp_path: Path) -> None:
