@@ -113,6 +113,11 @@ KNOWN = (
         "the machine's disk is full: see df -h on the machine; the next run first deletes the collected runs from it",
     ),
     _known(
+        r"fatal: not a git repository|setuptools[-_]scm was unable to detect version",
+        "steps work in a copy of the source without .git: check out submodules before the run; for setuptools-scm set "
+        "SETUPTOOLS_SCM_PRETEND_VERSION in the job's env",
+    ),
+    _known(
         r"externally-managed-environment",
         "pip may not install into the system's Python: create a virtual environment in the step with fcctl-host venv "
         "build/venv, and install with build/venv/bin/python -m pip; it also has the packages of $FCCTL_PYTHON",
