@@ -1,4 +1,4 @@
-"""What a Makefile builds, read without running make: the programs behind a goal.
+"""What a Makefile or a CMakeLists.txt builds, read without running make or CMake, and for which GPUs.
 
 As much of make's language is known as names of programs need: variables, explicit and pattern rules. What make computes
 in a shell or in another make is not known, and what depends on it is left out.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from orchestrator.workspace.programs import Program, arguments
-from orchestrator.workspace.sources import MAX_SOURCES, read_text
+from orchestrator.workspace.findings import MAX_SOURCES, Program, arguments, files_below, read_text
 
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
@@ -241,3 +240,89 @@ def _stem(pattern: str, name: str) -> str | None:
 def _substituted(pattern: str, into: str, words: str) -> str:
     stems = ((word, _stem(pattern, word)) for word in words.split())
     return " ".join(word if stem is None else into.replace("%", stem) for word, stem in stems)
+
+
+#: A program with its sources; programs of computed names or sources, or not beside their CMakeLists.txt.
+_EXECUTABLE = re.compile(
+    r"^\s*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)(?!\s+(?:ALIAS|IMPORTED|EXCLUDE_FROM_ALL)\b)(\s[^)]*)\)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_PROJECT = re.compile(r"^\s*project\s*\(\s*([\w.+-]+)", re.MULTILINE | re.IGNORECASE)
+_COMMENT = re.compile(r"#\[\[.*?\]\]|#[^\n]*", re.DOTALL)
+_NOT_PLAIN = re.compile(
+    r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b|\badd_executable\s*\([^)]*\$\{", re.IGNORECASE
+)
+
+
+def lists_below(folder: Path) -> dict[Path, str]:
+    """The CMakeLists.txt with their texts, without comments."""
+    return {
+        path: _COMMENT.sub("", read_text(path)) for path in files_below(folder) if path.name == "CMakeLists.txt"
+    }  # fmt: skip
+
+
+def programs(folder: Path) -> Iterator[Program]:
+    """What the lists of ``folder`` build, relative to it; nothing if they compute a name, or put programs elsewhere."""
+    lists = lists_below(folder)
+    project = "".join(_PROJECT.findall(lists.get(folder / "CMakeLists.txt", ""))[:1])
+    lists = {path: text.replace("${PROJECT_NAME}", project) for path, text in lists.items()}
+    if any(_NOT_PLAIN.search(text) for text in lists.values()):
+        return
+    for path, text in lists.items():
+        place = path.parent
+        for name, rest in _EXECUTABLE.findall(text):
+            command = shlex.quote(Path("build", place.relative_to(folder), name).as_posix())
+            yield Program(command, arguments(read_text(place / source) for source in rest.split()))
+
+
+#: ``sm_86``, ``compute_75``; not ``sm_90a``, whose kernels run nowhere else, nor a file ``sm_80.cu``.
+_LITERAL = re.compile(r"\b(?:sm|compute)_\d+\b(?![.-])")
+#: CMake's ``set(CMAKE_CUDA_ARCHITECTURES 70)``, ``CUDA_ARCHITECTURES "75;86-real"``.
+_CMAKE_LIST = re.compile(r"CUDA_ARCHITECTURES\W{1,2}\d+\b")
+_ONE_GPU_ALONE = re.compile(r"\b(?:sm|compute)_\d+[af]\b|CUDA_ARCHITECTURES[^)\n]*\d[af]\b")
+_FILE_NAME = re.compile(r"\b(?:sm|compute)_\d+[.-]\w")
+#: Make's variables that are numbers of GPUs: ``sm_$(SM)``, ``compute_$(subst .,,${COMPUTE})``; and loops over them.
+_MAKE_VARIABLE = re.compile(r"\b(?:sm|compute)_\$[({](?:subst [^$()]*\$[({])?(\w+)[)}]")
+_LOOP = re.compile(r"\$[({]foreach\s+(\w+)\s*,\s*\$[({](\w+)[)}]")
+#: CMake's ``CUDA_ARCHITECTURES ${GPUCC}``, and the variables that may be given: not set, or in the cache.
+_CMAKE_VARIABLE = re.compile(r'CUDA_ARCHITECTURES["\s]+\$\{(?!CMAKE_)(\w+)\}')
+
+_SETTABLE = r"NOT\s+\(?\s*(?:DEFINED\s+)?%(name)s\b|set\s*\(\s*%(name)s\b[^)]*\bCACHE\b"
+#: What rewrites the two patterns above.
+_IN_FLAGS = r"s/\b(sm|compute)_[0-9]+\b/\1_$FCCTL_CUDA_ARCH/g"
+_IN_LISTS = r"s/(CUDA_ARCHITECTURES\W{1,2})[0-9]+(-[a-z]+)?([; ]+[0-9]+(-[a-z]+)?)*/\1$FCCTL_CUDA_ARCH/g"
+
+
+def rewritten(texts: Mapping[Path, str]) -> dict[Path, str]:
+    """The files that name GPUs by number, and the options with which sed puts the target's in their place."""
+    found = {}
+    for path, text in texts.items():
+        if not _ONE_GPU_ALONE.search(text) and not _FILE_NAME.search(text):
+            commands = [_IN_FLAGS] * bool(_LITERAL.search(text)) + [_IN_LISTS] * bool(_CMAKE_LIST.search(text))
+            if commands:
+                found[path] = " ".join(f'-e "{command}"' for command in commands)
+    return found
+
+
+def commands(rewritten_files: Iterable[tuple[str, str]]) -> str:
+    """A step's lines that put the target's GPU in the place of those that build files name: (path, sed's options)."""
+    files: dict[str, list[str]] = {}
+    for path, options in rewritten_files:
+        files.setdefault(options, []).append(path)
+    lines = [f"sed -i -E {options} {shlex.join(paths)}\n" for options, paths in files.items()]
+    return (f"# {_WHY}\n" if lines else "") + "".join(lines)
+
+
+_WHY = "in this run's copy of the source, the target's GPU replaces those that the build files name"
+
+
+def make_variables(text: str) -> tuple[str, ...]:
+    """The variables of Makefiles that hold the numbers of the GPUs."""
+    loops = dict(_LOOP.findall(text))
+    return tuple(dict.fromkeys(loops.get(name, name) for name in _MAKE_VARIABLE.findall(text)))
+
+
+def cmake_variables(text: str) -> tuple[str, ...]:
+    """The variables of CMake that the user may set to the GPU's number."""
+    names = dict.fromkeys(_CMAKE_VARIABLE.findall(text))
+    return tuple(name for name in names if re.search(_SETTABLE % {"name": name}, text))
