@@ -54,8 +54,8 @@ KNOWN = {
     r"fatal error: (cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvml|cupti|cutlass|cute)\S*: No such file|"
     r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)":
         "a library of the build is missing on the machine: install its development package, name its folders in the "
-        "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or, if it is above the folder of "
-        "fcctl.toml, run fcctl init there",
+        "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or check out its submodule: git submodule "
+        "update --init; if it is above the folder of fcctl.toml, run fcctl init there",
     r"cannot open output file (\S+/)|[Cc]an't create (\S+/)\S*: No such file":
         "fcctl sends neither empty folders nor what git ignores; first in the step: mkdir -p FOLDER",
     r"torch\._C\._LinkerError|undefined (reference to|symbol:)|ld returned [1-9]":
@@ -69,6 +69,9 @@ KNOWN = {
         "it is 'unavailable' on other machines",
     r"No space left on device|Disk quota exceeded|ENOSPC":
         "the machine's disk is full: see df -h on the machine; the next run first deletes the collected runs from it",
+    r"fatal: not a git repository|setuptools[-_]scm was unable to detect version":
+        "steps work in a copy of the source without .git: check out submodules before the run; for setuptools-scm set "
+        "SETUPTOOLS_SCM_PRETEND_VERSION in the job's env",
     r"externally-managed-environment":
         "pip may not install into the system's Python: create a virtual environment in the step with fcctl-host venv "
         "build/venv, and install with build/venv/bin/python -m pip; it also has the packages of $FCCTL_PYTHON",
