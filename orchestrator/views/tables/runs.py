@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.verdicts import CALLS, MARGIN
-from orchestrator.results.headlines import COMPARED, MEASURED, Headline
+from orchestrator.results.look import COMPARED, MEASURED, Headline
 from orchestrator.results.records import RunRow
 from orchestrator.results.statistics.effect import SPREAD, SPREAD_CALLS
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text

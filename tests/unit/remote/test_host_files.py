@@ -280,12 +280,24 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     assert text.last_lines(place.read_bytes(), lines=2, width=50) == "…" + "x" * 50 + "\nlast line"
 
 
+def test_what_make_adds_to_an_error_is_left_out() -> None:
+    error = b"a.cu(3): error: expected a ';'"
+    around = [b"make[1]: Entering directory '/a'", error, b"make[1]: *** [Makefile:2: a] Error 2"]
+    log = b"\n".join([*around, b"make[1]: *** Waiting for unfinished jobs....", b"make: Leaving directory '/a'"])
+    assert text.last_lines(log) == error.decode()
+    beside = b"ptxas info    : Used 55 registers\n" * 9
+    assert text.last_lines(log + b"\n" + beside, lines=2).split("\n")[0] == error.decode()
+    assert text.last_lines(b"make: *** [Makefile:2: a] Error 2") == "make: *** [Makefile:2: a] Error 2"
+    assert text.last_lines(b"make: *** No rule to make target 'b'.") == "make: *** No rule to make target 'b'."
+
+
 @pytest.mark.parametrize(
     ("log", "code", "word"),
     [
         ("script.sh: line 1: nvcc: command not found", 127, "CUDA_HOME"),
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 1, "NVreg_RestrictProfilingToAdminUsers=0"),
         ("RuntimeError: CUDA out of memory. Tried to allocate", 1, "nvidia-smi"),
+        ("LookupError: setuptools-scm was unable to detect version for /a", 1, "SETUPTOOLS_SCM_PRETEND_VERSION"),
         ("CUDA error: no kernel image is available for execution on the device", 1, "-arch=sm_"),
         ("CUDA error: an illegal instruction was encountered", 1, "built for another GPU"),
         ("CUDA error at a.cu:12 code=98(cudaErrorInvalidDeviceFunction)", 1, "built for another GPU"),
