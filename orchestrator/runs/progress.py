@@ -195,9 +195,9 @@ def goals(gates: Sequence[tuple[str, str]], records: Iterable[RunRecord]) -> Ite
                     gate.verdict == "not_applicable" and record.status == "passed" and "host." not in (gate.when or "")
                 ):
                     dropped.add((step.id, gate.expr))
-    for key in gates:
-        if key in decided or key not in dropped:
-            yield _goal(Goal(*key, *_limit(key[1])), decided)
+    for step_id, expr in gates:
+        if (step_id, expr) in decided or (step_id, expr) not in dropped:
+            yield _goal(Goal(step_id, expr, *_limit(expr)), decided)
 
 
 @dataclass(frozen=True)
