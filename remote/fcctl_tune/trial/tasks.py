@@ -278,16 +278,12 @@ def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
     """A hash of the source in ``cwd``, kept in the file ``record`` until a file is changed or removed. New files, which
     builds leave, hidden folders and those in ``skip`` do not count."""
     known = files.read_object(record)
-    if known is not None and _unchanged(cwd, known.get("files")):
+    if known is not None and all(_facts(os.path.join(cwd, name)) == facts for name, facts in known["files"].items()):
         return str(known["identity"])
     listing = dict(_listing(cwd, skip))
     identity = hashlib.sha256(files.to_json(listing)).hexdigest()
     files.write_atomic(record, files.to_json({"identity": identity, "files": listing}), durable=False)
     return identity
-
-
-def _unchanged(cwd: str, listing: Any) -> bool:
-    return isinstance(listing, dict) and all(_facts(os.path.join(cwd, n)) == facts for n, facts in listing.items())
 
 
 def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:
