@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from orchestrator.machines.cloud import Operation
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, off_at
-from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.money.ledger import SLIGHT_S, Line, UsageRecord, latest
 
 #: By how much a stop that was seen may be from the end of the stop's operation without being another, seconds.
@@ -67,7 +66,7 @@ def bounds(known: Iterable[UsageRecord], now: float) -> list[UsageRecord]:
     records = []
     for record in latest(known):
         if record.stopped is None:
-            limit = now if record.fence is None else min(now, record.fence + FENCE_LATENESS_S)
+            limit = min(now, record.latest_end)
             records.append(record.model_copy(update={"stopped": max(limit, record.started), "seen": now,
                                                      "bound": True}))  # fmt: skip
     return records
