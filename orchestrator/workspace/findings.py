@@ -3,8 +3,8 @@ its ``main``."""
 
 from __future__ import annotations
 
-import os
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
