@@ -26,6 +26,7 @@ class Findings:
     rewritten: tuple[tuple[str, str], ...] = ()  # build files that name GPUs, and sed's options for the target's
     arch_variables: tuple[str, ...] = ()  # of make or CMake, for the GPU's number
     python_build: str | None = None  # build.py, setup.py, or pyproject.toml: what pip installs
+    python_extra: str = ""  # its optional dependencies for tests
     requirements: bool = False  # requirements.txt, for scripts and tests that nothing builds
     python_tests: bool = False
     python_test_script: str = ""  # whose tests pytest does not find by itself

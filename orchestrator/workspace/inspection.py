@@ -17,12 +17,16 @@ from orchestrator.workspace.programs import MAIN, Program, arguments, script_nee
 from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
 
 _PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
+#: The optional dependencies of its tests.
+_EXTRA = re.compile(
+    r"^\[project\.optional-dependencies\][^\n]*\n(?:(?!\[)[^\n]*\n)*?(tests?|testing|dev)\s*=", re.MULTILINE
+)
 _EXTENSIONS = re.compile(r"ext_modules|Extension\(")
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
 _COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b(?!-)|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
-_FORMATS = re.compile(r"clang-format|\b(?:ruff|black|isort|flake8|pre-commit)\b")
+_FORMATS = re.compile(r"^.*(?:clang.format|\b(?:ruff|black|isort|flake8|pre-commit)\b).*", re.MULTILINE | re.IGNORECASE)
 _NAMES_GPU = re.compile(r"nvcc|cuda|hip|\bsycl", re.IGNORECASE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
@@ -105,7 +109,7 @@ def _makefile(folder: Path) -> Path | None:
     """The Makefile, unless it has nothing or calls formatters and no compiler."""
     path = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
     text = "\n".join(makefiles.texts(path).values()) if path else ""
-    return None if _FORMATS.search(text) and not _COMPILES.search(text) else path
+    return None if _FORMATS.search(text) and not _COMPILES.search(_FORMATS.sub("", text)) else path
 
 
 def _python_build(folder: Path) -> str | None:
@@ -157,6 +161,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
     named = _TEST_SCRIPT if has_tests or (python and script and not script_needs_arguments(script)) else ""
     found = replace(
         found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
+        python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
         uses_nvcc=bool(kernels), python_build=python, requirements=(folder / "requirements.txt").is_file(),
     )  # fmt: skip
     for builder, names in () if python else _BUILDERS.items():

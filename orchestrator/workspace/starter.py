@@ -288,7 +288,8 @@ def _python_steps(findings: Findings) -> list[_Step]:
         line = f"fcctl-host venv build/venv\n{pip} -r requirements.txt{more}"
         if findings.python_build:
             offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
-            line = f"fcctl-host venv build/venv\n{pip} .{more} ||\n  {offline}"
+            package = f"'.[{findings.python_extra}]'" if findings.python_tests and findings.python_extra else "."
+            line = f"fcctl-host venv build/venv\n{pip} {package}{more} ||\n  {offline}"
         steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""

@@ -159,7 +159,10 @@ CASES = {
         ["build", "test"],
     ),
     "kernels and a Makefile that formats": (
-        {"a.cu": CUDA, "Makefile": "style:\n\truff format .\n\tfind . -name '*.cu' | xargs clang-format -i\n"},
+        {
+            "a.cu": CUDA,
+            "Makefile": "CLANG_FORMAT_EXTS := c cu cc\nstyle:\n\truff format .\n\tls *.cu | xargs clang-format -i\n",
+        },
         ["build", "run"],
     ),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
@@ -601,6 +604,11 @@ def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -
     (test,) = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path, env=env).json["steps"]
     assert (test["status"], [gate["verdict"] for gate in test["gates"]]) == ("failed", ["pass", "fail"])
     assert "each test was skipped" in test["gates"][1]["hint"]
+    extras = (
+        "[project]\nname='x'\n[project.optional-dependencies]\ndocs = []\ntest = [\n  'numpy',\n]\n[tool.x]\ndev = 1\n"
+    )
+    build, _ = first_job(repository(tmp_path / "two", {"pyproject.toml": extras, "test_a.py": ""})).steps
+    assert "-m pip install '.[test]' pytest ||" in build.run
 
 
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
