@@ -38,6 +38,8 @@ _BUILDERS = {
 }
 _RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)[^:\n]*:(?!=)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
+#: What is defined in a source, and what only looks like it.
+_FUNCTION = re.compile(r"\b(?!(?:if|for|while|switch|catch|main|__launch_bounds__)\b)(\w+)\s*\([^;{}]*\)\s*\{")
 _HEADER = re.compile(r'^\s*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
 _SOURCES = (".cu", ".hip", ".cpp", ".cc", ".cxx", ".c")
 _HEADERS = (".h", ".hpp", ".cuh", ".hh")
@@ -241,17 +243,18 @@ def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str]
 
 def _plain(found: Findings, folder: Path, texts: Mapping[str, str], kernels: Sequence[str]) -> Findings:
     """Of a folder without build files: programs for nvcc, else kernels; and scripts that compile some when they run."""
-    names = [name for name, text in texts.items() if MAIN.search(text)]
-    names, left_out = names[:MAX_SOURCES], names[MAX_SOURCES : 10 * MAX_SOURCES]
+    programs = [name for name, text in texts.items() if MAIN.search(text)]
+    names, left_out = programs[:MAX_SOURCES], programs[MAX_SOURCES : 10 * MAX_SOURCES]
     extensions, kernel_scripts = gpu_scripts(folder)
     scripts = (*extensions, *kernel_scripts)
     left_out += [name for name in scripts if script_needs_arguments(read_text(folder / name))]
     scripts = tuple(name for name in scripts if name not in left_out)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
-    alone = [n for n in kernels if n not in names and Path(n).name not in included and not _TORCH.search(texts[n])]
+    alone = [n for n in kernels if n not in programs and Path(n).name not in included and not _TORCH.search(texts[n])]
     options = [f"-I{place}" for place in _include_folders(folder, {name: texts[name] for name in (*names, *alone)})]
-    compiled = {n: ["-o", _built_as(n), *options, *_arguments([n, *_linked(n, names, alone)], texts)] for n in names}
+    linked = {name: _linked(name, programs, alone, texts) for name in names}
+    compiled = {n: ["-o", _built_as(n), *options, *_arguments(linked[n], texts)] for n in names}
     if not names and not scripts:
         compiled = {n: [*options, "-c", n, "-o", _built_as(n) + ".o"] for n in alone}
     return replace(
@@ -288,13 +291,20 @@ def _arguments(sources: Sequence[str], texts: Mapping[str, str]) -> Iterator[str
     yield from dict.fromkeys(f"-l{library}" for library in libraries)
 
 
-def _linked(program: str, programs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
-    """The ``sources`` that may belong to ``program``: no other program is in a folder that is nearer to them."""
+def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    """``program`` with those of the ``sources`` whose functions it names, or one of them does: of sources to whose
+    folder no other program is nearer."""
     folders = {Path(name).parent for name in programs}
-    for source in sources:
-        nearest = next((above for above in Path(source).parents if above in folders), None)
-        if nearest in (None, Path(program).parent):
-            yield source
+    nearest = {source: next((f for f in Path(source).parents if f in folders), None) for source in sources}
+    functions = {
+        source: set(_FUNCTION.findall(texts[source]))
+        for source in sources if nearest[source] in (None, Path(program).parent)
+    }  # fmt: skip
+    linked = [program]
+    for name in linked:
+        words = set(re.findall(r"\w+", texts[name]))
+        linked.extend(source for source, defined in functions.items() if source not in linked and defined & words)
+    return linked
 
 
 def gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:

@@ -441,11 +441,14 @@ def test_a_makefile_that_calls_python_gets_the_one_with_torch(tmp_path: Path) ->
 
 
 def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> None:
-    torch = {"top.cu": CUDA, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
-    files = {"one/a.cu": CUDA, "one/k/k.cu": KERNEL, "two/b.cu": CUDA, "lib/l.cu": KERNEL, "two/k.cu": KERNEL}
+    calls = CUDA.replace("return", "k2<<<1, 32>>>(nullptr); return")
+    torch = {"top.cu": calls, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
+    files = {"one/a.cu": calls, "one/k/k.cu": KERNEL, "two/b.cu": calls, "two/k.cu": KERNEL}
+    files |= {"lib/l.cu": "void k3();\n" + KERNEL.replace("k2(float *x) {", "k2(float *x) { k3();"),
+              "lib/m.cu": KERNEL.replace("k2", "k3"), "lib/unused.cu": KERNEL.replace("k2", "k4")}  # fmt: skip
     build = first_job(repository(tmp_path, {**files, **torch})).steps[0]
     linked = re.findall(r"-o build/\w+ (.+)", untitled(build.run))
-    assert linked == ["top.cu lib/l.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
+    assert linked == ["top.cu lib/l.cu lib/m.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
 
 
 def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Path) -> None:
@@ -517,6 +520,14 @@ def test_a_script_that_needs_arguments_is_named_and_not_run(tmp_path: Path, text
 def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
     first_job(repository(tmp_path, {f"k{number:02}.cu": CUDA for number in range(22)}))
     assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
+    main = "void k() {}\nint main() { k(); }\n"
+    plain = {f"k{number:02}.cu": main for number in range(20)}
+    build, _ = first_job(repository(tmp_path / "plain", {**plain, "k20.cu": CUDA, "k21.cu": CUDA})).steps
+    assert re.findall(r"-o build/k00 (.+)", untitled(build.run)) == ["k00.cu"], (
+        "programs are linked with none of others"
+    )
+    folders = {f"{place}/k{number:02}.cu": CUDA for place in "ab" for number in range(11)}
+    assert init(repository(tmp_path / "folders", folders)).jobs == ["a", "b"]
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
