@@ -292,8 +292,8 @@ def _arguments(sources: Sequence[str], texts: Mapping[str, str]) -> Iterator[str
 
 
 def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    """``program`` with those of the ``sources`` whose functions it names, or one of them does: of sources to whose
-    folder no other program is nearer."""
+    """``program`` with those of the ``sources`` whose functions it names and does not define, or one of them does so: of
+    sources to whose folder no other program is nearer."""
     folders = {Path(name).parent for name in programs}
     nearest = {source: next((f for f in Path(source).parents if f in folders), None) for source in sources}
     functions = {
@@ -302,7 +302,7 @@ def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts
     }  # fmt: skip
     linked = [program]
     for name in linked:
-        words = set(re.findall(r"\w+", texts[name]))
+        words = set(re.findall(r"\w+", texts[name])) - set(_FUNCTION.findall(texts[name]))
         linked.extend(source for source, defined in functions.items() if source not in linked and defined & words)
     return linked
 

@@ -445,7 +445,7 @@ def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> No
     torch = {"top.cu": calls, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
     files = {"one/a.cu": calls, "one/k/k.cu": KERNEL, "two/b.cu": calls, "two/k.cu": KERNEL}
     files |= {"lib/l.cu": "void k3();\n" + KERNEL.replace("k2(float *x) {", "k2(float *x) { k3();"),
-              "lib/m.cu": KERNEL.replace("k2", "k3"), "lib/unused.cu": KERNEL.replace("k2", "k4")}  # fmt: skip
+              "lib/m.cu": KERNEL.replace("k2", "k3"), "lib/same.cu": KERNEL.replace("k2", "k")}  # fmt: skip
     build = first_job(repository(tmp_path, {**files, **torch})).steps[0]
     linked = re.findall(r"-o build/\w+ (.+)", untitled(build.run))
     assert linked == ["top.cu lib/l.cu lib/m.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
