@@ -22,13 +22,12 @@ from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, tim
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
-from orchestrator.money import audit as verdicts
-from orchestrator.money.audit import OTHERS, Finding, Orphan
-from orchestrator.money.billable import target_of
+from orchestrator.money.audit import OTHERS, Account, Finding, account, learned
+from orchestrator.money.billable import Orphan, older_copies, target_of
+from orchestrator.money.billable import orphans as unused
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord, spans
 from orchestrator.money.prices.machine import monthly_usd, of_a_stopped_machine
-from orchestrator.money.reconcile import Account, account, learned
 from orchestrator.money.usage_recorder import ResourceRecorder, record_resources, usage_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.rebuild import settle_lost
@@ -98,7 +97,7 @@ def audit(
             ]
             orphans += [
                 Orphan(one, monthly_usd(one, budget.prices, target_of(one, place.targets)))
-                for one in verdicts.orphans(things, place.names)
+                for one in unused(things, place.names)
             ]
             unanswered += missing
             try:
@@ -155,7 +154,7 @@ def _with_storage_cost(
     machine, why = one.machine, one.why
     if machine.billed:
         return one
-    newer = verdicts.older_copies(machines).get((machine.zone, machine.name))
+    newer = older_copies(machines).get((machine.zone, machine.name))
     if newer is not None:
         why += f"; its copy in {newer} was used later"
     waiting = next(active_on(services, machine), None)

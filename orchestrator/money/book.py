@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError
-from orchestrator.base.files import disk_errors, flush, make_folders, sync_folder, write_all, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.base.models import KEPT
 from orchestrator.money.billable import ResourceRecord, without_repetitions
 from orchestrator.money.ledger import RunUsage, UsageRecord, latest

@@ -20,10 +20,10 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
-from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+from orchestrator.runs.record import steps_here
 from orchestrator.runs.reopen import new_link, resumed
-from orchestrator.runs.run import Finished, collect_and_finish
+from orchestrator.runs.run import Driver, Finished, collect_and_finish
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class _Resume:
             raise ConflictError(
                 f"run {run_id} was never submitted to its machine: nothing to resume", hint="start a new run"
             )
-        rest = self._rest(saved, prewake.results(journal), partial(prewake.read_below, folder))
+        rest = self._rest(saved, steps_here(journal), partial(prewake.read_below, folder))
         if self.timeout_s is not None:
             _check_timeout(self.timeout_s, rest.plan)
             first, *others = rest.plan.steps

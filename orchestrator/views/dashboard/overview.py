@@ -15,7 +15,7 @@ from starlette.responses import Response
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import clean
 from orchestrator.leases.session_rules import money, underway
-from orchestrator.results.headlines import headlines
+from orchestrator.results.look import headlines
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.runs.cost.outlook import Outlook, outlook
 from orchestrator.runs.services import Services

@@ -20,7 +20,7 @@ from orchestrator.machines.targets import CloudTarget, SshTarget, Target
 from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.money.totals import Grouping, totals
 from orchestrator.results.compare.compare import MOST_SIDES
-from orchestrator.results.headlines import MISSION
+from orchestrator.results.look import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
 from orchestrator.runs.cost.outlook import MachineOn, Outlook
 from orchestrator.runs.cost.spending import lines

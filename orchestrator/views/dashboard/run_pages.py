@@ -19,8 +19,7 @@ from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.compare.history import subjects
 from orchestrator.results.documents import label
-from orchestrator.results.headlines import headlines, in_common
-from orchestrator.results.look import Shown, lineage, show
+from orchestrator.results.look import Shown, headlines, in_common, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Facts, Folded, Heading, Section, Text, closed
 from orchestrator.views.dashboard.heavy import BARS

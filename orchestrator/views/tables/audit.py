@@ -12,8 +12,8 @@ from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.power_history import PowerInterval
+from orchestrator.money.audit import Account, Time
 from orchestrator.money.ledger import SLIGHT_S, UsageRecord
-from orchestrator.money.reconcile import Account, Time
 from orchestrator.runs.cost.rebuild import Rebuilt, UnknownKind
 from orchestrator.views.figures import duration
 from orchestrator.views.table import Piece, show, unbroken

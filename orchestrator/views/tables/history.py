@@ -12,8 +12,7 @@ from rich.console import Console
 
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.changes import Change, Record, Series, best
-from orchestrator.results.compare.history import LocatedChange, Trend
+from orchestrator.results.compare.history import Change, LocatedChange, Record, Series, Trend, best
 from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name

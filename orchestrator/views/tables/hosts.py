@@ -15,7 +15,8 @@ from orchestrator.hosts.hosts import Row
 from orchestrator.leases.session_rules import money
 from orchestrator.machines.cloud import RUN_LABEL, Machine
 from orchestrator.machines.targets import SANDBOX_PROJECT
-from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
+from orchestrator.money.audit import Finding
+from orchestrator.money.billable import Orphan, delete_command, delete_machine_command
 from orchestrator.money.prices.table import G2
 from orchestrator.sessions.session import SessionStatus
 from orchestrator.views.blocks import Cell, Grid, Line

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.verdicts import MARGIN
-from orchestrator.results.headlines import COMPARED, MEASURED, Headline
+from orchestrator.results.look import COMPARED, MEASURED, Headline
 from orchestrator.results.records import RunRow
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
 from orchestrator.views.figures import against as than

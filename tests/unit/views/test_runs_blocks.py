@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.results.headlines import headlines
+from orchestrator.results.look import headlines
 from orchestrator.results.records import GateRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
