@@ -292,7 +292,7 @@ def _arguments(sources: Sequence[str], texts: Mapping[str, str]) -> Iterator[str
 
 
 def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    """``program`` with those of the ``sources`` whose functions it names and does not define, or one of them does so: of
+    """``program`` with those of the ``sources`` whose functions it, or another of them, names and does not define: of
     sources to whose folder no other program is nearer."""
     folders = {Path(name).parent for name in programs}
     nearest = {source: next((f for f in Path(source).parents if f in folders), None) for source in sources}
