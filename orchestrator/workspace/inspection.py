@@ -47,6 +47,11 @@ _HEADERS = (".h", ".hpp", ".cuh", ".hh")
 _LIBRARY = re.compile(
     r'^\s*#\s*include\s*[<"](cublasLt|cublas|cudnn|cufft|curand(?!_kernel)|cusolver|cusparse|nccl)', re.MULTILINE
 )
+#: Calls of the driver, and OpenMP, which need an option each.
+_OPTIONS = {
+    "-lcuda": re.compile(r"\bcu(?:Init|Ctx\w+|Module\w+|LaunchKernel|MemAlloc|TensorMapEncode\w+|DeviceGet)\("),
+    "-Xcompiler=-fopenmp": re.compile(r"^\s*#\s*include\s*<omp\.h>", re.MULTILINE),
+}
 #: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
 _PRINTS_TIME = re.compile(
     r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
@@ -287,8 +292,9 @@ def _include_folders(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:
 def _arguments(sources: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
     """The sources of a program, and the libraries whose headers they include."""
     yield from sources
-    libraries = (library for source in sources for library in _LIBRARY.findall(texts[source]))
-    yield from dict.fromkeys(f"-l{library}" for library in libraries)
+    text = "\n".join(texts[source] for source in sources)
+    yield from dict.fromkeys(f"-l{library}" for library in _LIBRARY.findall(text))
+    yield from (option for option, pattern in _OPTIONS.items() if pattern.search(text))
 
 
 def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts: Mapping[str, str]) -> list[str]:

@@ -606,8 +606,10 @@ add_subdirectory("sub folder")
 
 def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path) -> None:
     text = '#include <curand_kernel.h>\n#include "cublas_v2.h"\n' + CUDA
-    build, _ = first_job(repository(tmp_path, {"a.cu": text, "b.cu": CUDA})).steps
-    assert re.findall(r"-o build/\w (.+)", untitled(build.run)) == ["a.cu -lcublas", "b.cu"]
+    driver = "#include <omp.h>\n" + CUDA.replace("return", "cuInit(0); return")
+    build, _ = first_job(repository(tmp_path, {"a.cu": text, "b.cu": CUDA, "c.cu": driver})).steps
+    linked = re.findall(r"-o build/\w (.+)", untitled(build.run))
+    assert linked == ["a.cu -lcublas", "b.cu", "c.cu -lcuda -Xcompiler=-fopenmp"]
 
 
 @pytest.mark.full
