@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from orchestrator.workspace.findings import Findings
 from orchestrator.workspace.programs import MAIN, Program, arguments, script_needs_arguments
 from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
 
-_PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
+#: Of a package; without it a project may have a list of what it needs alone, as uv makes one.
+_PACKAGE, _PROJECT = (re.compile(rf"^\[{table}\]", re.MULTILINE) for table in ("build-system", "project"))
 #: The optional dependencies of its tests.
 _EXTRA = re.compile(
     r"^\[project\.optional-dependencies\][^\n]*\n(?:(?!\[)[^\n]*\n)*?(tests?|testing|dev)\s*=", re.MULTILINE
@@ -128,7 +130,21 @@ def _python_build(folder: Path) -> str | None:
     if setup.is_file():
         text = read_text(setup)
         return "setup.py" if _EXTENSIONS.search(text) and "torch" in text else "pyproject.toml"
-    return "pyproject.toml" if _PACKAGE.search(read_text(folder / "pyproject.toml")) else None
+    text = read_text(folder / "pyproject.toml")
+    modules = (path for pattern in ("*/__init__.py", "src/*/__init__.py") for path in folder.glob(pattern))
+    is_package = _PACKAGE.search(text) or (_PROJECT.search(text) and next(modules, None))
+    return "pyproject.toml" if is_package else None
+
+
+def _requirements(folder: Path) -> str:
+    """pip's arguments for what scripts and tests need."""
+    if (folder / "requirements.txt").is_file():
+        return "-r requirements.txt"
+    try:
+        needs = tomllib.loads(read_text(folder / "pyproject.toml"))["project"]["dependencies"]
+        return shlex.join(needs)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError):
+        return ""
 
 
 def _benches(folder: Path) -> list[str]:
@@ -169,7 +185,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
     found = replace(
         found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
         python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
-        uses_nvcc=bool(kernels), python_build=python, requirements=(folder / "requirements.txt").is_file(),
+        uses_nvcc=bool(kernels), python_build=python, requirements=_requirements(folder),
     )  # fmt: skip
     for builder, names in () if python else _BUILDERS.items():
         if name := next((name for name in names if (folder / name).is_file()), None):
@@ -214,6 +230,7 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
     return replace(
         found,
         cmake=True,
+        cmake_leftovers=any((folder / "build" / name).exists() for name in ("CMakeCache.txt", "CMakeFiles")),
         cmake_tests=tests,
         # Without a kernel, ptxas prints nothing.
         uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),

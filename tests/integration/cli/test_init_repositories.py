@@ -117,10 +117,10 @@ CASES = {
         ["build"],
     ),
     "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
-    "pyproject": ({"pyproject.toml": "[project]\nname='x'\n"}, ["build"]),
-    "pytest at the top": ({"pyproject.toml": "[project]\nname='x'\n", "test_a.py": ""}, ["build", "test"]),
+    "pyproject": ({"pyproject.toml": "[build-system]\n"}, ["build"]),
+    "pytest at the top": ({"pyproject.toml": "[build-system]\n", "test_a.py": ""}, ["build", "test"]),
     "pyproject with a bench": (
-        {"pyproject.toml": "[project]\nname='x'\n", "bench.py": "", "tests/deep/a_test.py": ""},
+        {"pyproject.toml": "[build-system]\n", "bench.py": "", "tests/deep/a_test.py": ""},
         ["build", "test", "bench"],
     ),
     "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
@@ -129,7 +129,12 @@ CASES = {
         {"requirements.txt": "numpy\n", "a.cu": CUDA, "k.py": TRITON},
         ["build", "run", "python"],
     ),
-    "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
+    "project without a package": (
+        {"pyproject.toml": "[project]\nname='x'\ndependencies = ['numpy>=1']\n", "test_a.py": ""},
+        ["build", "test"],
+    ),
+    "project and folders that build": ({"pyproject.toml": "[project]\nname='x'\n", "a.cu": CUDA}, ["build", "run"]),
+    "tests of another kind": ({"pyproject.toml": "[build-system]\n", "tests/run.sh": ""}, ["build"]),
     "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
     "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
     "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build", "run"]),
@@ -152,7 +157,7 @@ CASES = {
     "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
     "package whose Makefile helps": (
         {
-            "pyproject.toml": "[project]\nname='x'\n",
+            "pyproject.toml": "[build-system]\n",
             "test_x.py": "",
             "Makefile": "help:\n\techo\nneeds:\n\tcommand -v nvcc\nbench:\n\ttrue\n",
         },
@@ -302,6 +307,21 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
         sed = "".join(line + "\n" for line in build.run.splitlines() if line.startswith("sed "))
         subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, "FCCTL_CUDA_ARCH": "89"}, check=True)
         assert (tmp_path / name).read_text() == after
+
+
+def test_what_pip_installs_of_a_project_that_is_no_package(tmp_path: Path) -> None:
+    build = first_job(repository(tmp_path, CASES["project without a package"][0])).steps[0]
+    assert "build/venv/bin/python -m pip install 'numpy>=1' pytest\n" in build.run
+    folders = {"pyproject.toml": "[project]\nname='x'\n", "a/setup.py": SETUP, "a/a.cu": KERNEL, "b/b.py": EXTENSION}
+    assert init(repository(tmp_path / "folders", folders)).jobs == ["a", "b"]
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_what_cmake_left_on_another_computer_is_not_in_the_way(tmp_path: Path) -> None:
+    cache = "CMAKE_HOME_DIRECTORY:INTERNAL=/their/folder\nCMAKE_GENERATOR:INTERNAL=Ninja\n"
+    files = {"CMakeLists.txt": "project(p NONE)\n", "build/CMakeCache.txt": cache}
+    first_job(repository(tmp_path, files))
+    assert played(tmp_path, 0).returncode == 0
 
 
 def test_what_only_make_knows_is_left_out(tmp_path: Path) -> None:
@@ -621,9 +641,7 @@ def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -
     (test,) = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path, env=env).json["steps"]
     assert (test["status"], [gate["verdict"] for gate in test["gates"]]) == ("failed", ["pass", "fail"])
     assert "each test was skipped" in test["gates"][1]["hint"]
-    extras = (
-        "[project]\nname='x'\n[project.optional-dependencies]\ndocs = []\ntest = [\n  'numpy',\n]\n[tool.x]\ndev = 1\n"
-    )
+    extras = "[build-system]\n[project.optional-dependencies]\ndocs = []\ntest = [\n  'numpy',\n]\n[tool.x]\ndev = 1\n"
     build, _ = first_job(repository(tmp_path / "two", {"pyproject.toml": extras, "test_a.py": ""})).steps
     assert "-m pip install '.[test]' pytest ||" in build.run
 
