@@ -16,9 +16,8 @@ from orchestrator.base.run_id import slug
 from orchestrator.runs.job.files import example_workspace
 from orchestrator.runs.job.job import MAX_JOB_NAME
 from orchestrator.workspace import starter
+from orchestrator.workspace.findings import MAIN, MAX_SOURCES, files_below, read_text
 from orchestrator.workspace.inspection import gpu_scripts, has_build, inspect_folder
-from orchestrator.workspace.programs import MAIN
-from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
 
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")

@@ -12,10 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.workspace import architectures, cmake, makefiles, starter
-from orchestrator.workspace.findings import Findings
-from orchestrator.workspace.programs import MAIN, Program, arguments, script_needs_arguments
-from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
+from orchestrator.workspace import build_files, starter
+from orchestrator.workspace.findings import (
+    MAIN,
+    MAX_SOURCES,
+    Findings,
+    Program,
+    arguments,
+    files_below,
+    read_text,
+    script_needs_arguments,
+)
 
 #: Of a package; without it a project may have a list of what it needs alone, as uv makes one.
 _PACKAGE, _PROJECT = (re.compile(rf"^\[{table}\]", re.MULTILINE) for table in ("build-system", "project"))
@@ -116,8 +123,8 @@ def has_build(folder: Path) -> bool:
 
 def _makefile(folder: Path) -> Path | None:
     """The Makefile, unless it has nothing or calls formatters and no compiler."""
-    path = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
-    text = "\n".join(makefiles.texts(path).values()) if path else ""
+    path = next((folder / name for name in build_files.MAKEFILES if read_text(folder / name).strip()), None)
+    text = "\n".join(build_files.texts(path).values()) if path else ""
     return None if _FORMATS.search(text) and not _COMPILES.search(_FORMATS.sub("", text)) else path
 
 
@@ -196,18 +203,18 @@ def _built(folder: Path, bench: str | None) -> Findings:
 
 def _compiles(makefile: Path) -> bool:
     """Whether ``make`` alone builds something; a Makefile whose goal is ``help`` has shortcuts."""
-    text = "\n".join(makefiles.texts(makefile).values())
-    return _COMPILES.search(text) is not None and makefiles.default_goal(makefile) not in starter.NO_BUILD
+    text = "\n".join(build_files.texts(makefile).values())
+    return _COMPILES.search(text) is not None and build_files.default_goal(makefile) not in starter.NO_BUILD
 
 
 def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
-    texts = makefiles.texts(makefile)
+    texts = build_files.texts(makefile)
     text = "\n".join(texts.values())
-    texts |= {p: read_text(p) for p in files_below(folder) if p.name in makefiles.MAKEFILES or p.suffix == ".mk"}
+    texts |= {p: read_text(p) for p in files_below(folder) if p.name in build_files.MAKEFILES or p.suffix == ".mk"}
     every = "\n".join(texts.values())
     targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
-    goal = makefiles.default_goal(makefile)
-    built = makefiles.built(makefile, starter.make_target(targets, goal) or goal)
+    goal = build_files.default_goal(makefile)
+    built = build_files.built(makefile, starter.make_target(targets, goal) or goal)
     return replace(
         found,
         uses_nvcc="nvcc" in text.lower() or found.uses_nvcc,
@@ -216,7 +223,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         make_python=_CALLS_PYTHON.search(every) is not None,
         names_arch="nvcc" not in every.lower() or _NAMES_ARCH.search(every) is not None,
         rewritten=_rewritten(folder, texts),
-        arch_variables=architectures.make_variables(every),
+        arch_variables=build_files.make_variables(every),
         make_folders=tuple(built.folders[:MAX_SOURCES]),
         **_programs(folder, built.programs),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
@@ -224,7 +231,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
 
 
 def _with_cmake(found: Findings, folder: Path) -> Findings:
-    lists = cmake.lists_below(folder)
+    lists = build_files.lists_below(folder)
     every = "\n".join(lists.values())
     tests = _CTEST.search(lists.get(folder / "CMakeLists.txt", "")) is not None
     return replace(
@@ -235,8 +242,8 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
         # Without a kernel, ptxas prints nothing.
         uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),
         rewritten=_rewritten(folder, lists),
-        arch_variables=architectures.cmake_variables(every),
-        **_programs(folder, cmake.programs(folder), search=not tests),
+        arch_variables=build_files.cmake_variables(every),
+        **_programs(folder, build_files.programs(folder), search=not tests),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
@@ -259,7 +266,7 @@ def _programs(folder: Path, known: Iterable[Program], *, search: bool = True) ->
 
 def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:
     """Paths relative to ``folder``, and sed's options for each."""
-    found = architectures.rewritten(texts)
+    found = build_files.rewritten(texts)
     return tuple((Path(os.path.relpath(path, folder)).as_posix(), options) for path, options in found.items())
 
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.workspace import architectures
+from orchestrator.workspace import build_files
 from orchestrator.workspace.findings import Findings
 
 _TEST_TARGETS = ("test", "check", "tests")
@@ -127,7 +127,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *
         return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        began + architectures.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
+        began + build_files.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
         "10m",
         comment,
         needs=(*tools, "nvcc"),
