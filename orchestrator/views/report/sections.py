@@ -12,6 +12,7 @@ from orchestrator.base.clock import epoch
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.records import CostLine, StepRecord
+from orchestrator.results.timings import Ratio
 from orchestrator.views.blocks import (
     Bar,
     Bars,
@@ -46,6 +47,8 @@ _RULES = (
 )
 _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
 _REACH, _GRADE = "of roofline", "grade"
+#: The kernel that a project began with.
+BASELINE = "baseline"
 #: Bars longer than this many of the shortest say nothing of it; and bars that are drawn.
 LONGEST, MAX_BARS = 12, 24
 #: What a run waited longer for is another day's matter: its time line would show nothing else.
@@ -126,10 +129,18 @@ def _others(report: Report) -> Iterator[Block]:
 
 
 def _time(row: Row, table: Table) -> str:
-    """``4.51 µs, 2.02x faster than the fastest SDPA [2.01, 2.03]``; whatever of it is known."""
-    ratio = row.against.get("best")
-    known = f", {against(ratio.value, 'the fastest SDPA')} {words.bounds(ratio)}".rstrip() if ratio else ""
-    return f"{microseconds(row.typical)} {unit_name(table.unit)}{known}"
+    """``4.51 µs, 2.02x faster than the fastest SDPA [2.01, 2.03], 38.2x faster than baseline``; what is known of it."""
+    known = [f"{microseconds(row.typical)} {unit_name(table.unit)}"]
+    for key, name in (("best", "the fastest SDPA"), (BASELINE, BASELINE)):
+        if (ratio := row.against.get(key) or _by_medians(row, table, key)) and ratio.value > 0:
+            known.append(f"{against(ratio.value, name)} {words.bounds(ratio)}".rstrip())
+    return ", ".join(known)
+
+
+def _by_medians(row: Row, table: Table, name: str) -> Ratio | None:
+    """Against another of our kernels that is not timed in turns with this one."""
+    other = next((one.p50 for one in table.ours if one.label == name and one is not row), None)
+    return Ratio(row.p50 / other) if row.p50 and other and not row.is_reference else None
 
 
 def timings(table: Table, report: Report) -> Grid:
