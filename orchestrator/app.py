@@ -192,7 +192,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.secrets import Secrets
-    from orchestrator.runs.notifier import Notifier
+    from orchestrator.runs.notices import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
 

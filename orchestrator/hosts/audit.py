@@ -22,12 +22,10 @@ from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, tim
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
-from orchestrator.money import audit as verdicts
-from orchestrator.money.audit import OTHERS, Finding, Orphan
-from orchestrator.money.billable import target_of
+from orchestrator.money.audit import OTHERS, Account, Finding, account, learned
+from orchestrator.money.billable import Orphan, older_copies, orphans, target_of
 from orchestrator.money.ledger import Line, UsageRecord, spans
 from orchestrator.money.prices.machine import monthly_usd, of_a_stopped_machine
-from orchestrator.money.reconcile import Account, account, learned
 from orchestrator.money.usage_recorder import ResourceRecorder, record_resources, usage_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.rebuild import settle_lost
@@ -78,7 +76,7 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
         whole: whether to list disks, snapshots and addresses too, and to reconcile the ledger with the cloud.
     """
     findings: list[Finding] = []
-    orphans: list[Orphan] = []
+    leftovers: list[Orphan] = []
     unanswered: list[Unanswered] = []
     accounts: list[Account] = []
     before = ledger.lines(services) if whole else []
@@ -90,9 +88,9 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
         if whole and machines is not None:
             things, is_complete = project.resources()
             found = [project.with_storage_cost(one, machines, things) for one in found]
-            orphans += [
+            leftovers += [
                 Orphan(one, monthly_usd(one, services.budget.prices, target_of(one, place.targets)))
-                for one in verdicts.orphans(things, place.names)
+                for one in orphans(things, place.names)
             ]
             try:
                 accounts += project.reconcile(machines, before)
@@ -106,7 +104,7 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
         findings += found
     return Audit(
         tuple(findings),
-        tuple(orphans),
+        tuple(leftovers),
         tuple(unanswered),
         tuple(place.project for place in places),
         tuple(place.project for place in places if on_loopback(place.api_endpoint)),
@@ -189,7 +187,7 @@ class _ProjectAudit:
         machine, why = one.machine, one.why
         if machine.billed:
             return one
-        newer = verdicts.older_copies(machines).get((machine.zone, machine.name))
+        newer = older_copies(machines).get((machine.zone, machine.name))
         if newer is not None:
             why += f"; its copy in {newer} was used later"
         waiting = next(active_on(self._services, machine), None)

@@ -26,7 +26,7 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.terminal import remove_entry
 from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.actions import UP_PREFIX, MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
+from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines, find_settled
 from orchestrator.machines.provision.release import Released, ReleaseRequest, release
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
@@ -268,7 +268,8 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     cloud = services.clouds.open(target)
-    on = [machine for machine in find_machines(cloud, target) if machine.billed]
+    found = find_settled(cloud, services.clock, target, target.zones)
+    on = [machine for machine in found if machine.billed]
     if not force:
         for machine in on:
             _refuse_if_used(services, target, machine, workspace)

@@ -19,7 +19,7 @@ from orchestrator.machines.cloud import BillableResource
 from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes
 from orchestrator.machines.targets import Target
-from orchestrator.money.audit import Orphan, made_by_rebuild
+from orchestrator.money.billable import Orphan, made_by_rebuild
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 

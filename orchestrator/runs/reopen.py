@@ -20,8 +20,8 @@ from orchestrator.base.sanitize import clean
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
-from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan, helped_by, read_saved, searches_of
+from orchestrator.runs.run import Driver
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:

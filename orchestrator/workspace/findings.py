@@ -3,6 +3,7 @@ its ``main``."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -69,20 +70,25 @@ def _refuses_none(parameters: str, body: str) -> bool:
     if names is None:
         return True
     count, values = (re.escape(name) for name in names.groups())
-    for found in re.finditer(rf"\bif\s*\(\s*{count}\s*(-\s*1\s*)?(<=?|>=?|!=|==)\s*(\d{{1,3}})", body):
+    condition = re.compile(rf"\bif\s*\(\s*{count}\s*(-\s*1\s*)?(<=?|>=?|!=|==)\s*(\d{{1,3}})")
+    place = 0
+    while found := condition.search(body, place):
         number = int(found[3]) + bool(found[1])
         holds = {"<": number > 1, "<=": number >= 1, ">": number < 1, ">=": number <= 1, "==": number == 1}
-        then, otherwise = _branches(body, found.end())
-        if _STOPS.search(then if holds.get(found[2], number != 1) else otherwise):
+        taken = holds.get(found[2], number != 1)
+        branches = _branches(body, found.end())
+        if _STOPS.search("".join(branches[:1] if taken else branches[1:2])):
             return True
+        place = found.end() + (sum(map(len, branches)) if taken else 0)  # what follows `else` does not run
     return re.search(rf"\b{count}\b", body) is None and re.search(rf"\b{values}\s*\[\s*[1-9]", body) is not None
 
 
-def _branches(body: str, start: int) -> tuple[str, str]:
-    """What an ``if`` whose condition ends behind ``start`` does, and its ``else``; "" if there is none."""
-    end = _end_of_statement(body, start)
-    other = re.compile(r"\s*else\b").match(body, end)
-    return body[start:end], body[end : _end_of_statement(body, other.end())] if other else ""
+def _branches(body: str, start: int) -> list[str]:
+    """What an ``if`` whose condition ends behind ``start`` does, and each ``else`` that follows."""
+    ends = [start, _end_of_statement(body, start)]
+    while other := re.compile(r"\s*else\b").match(body, ends[-1]):
+        ends.append(_end_of_statement(body, other.end()))
+    return [body[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def _end_of_statement(body: str, start: int) -> int:

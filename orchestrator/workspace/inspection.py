@@ -28,7 +28,8 @@ _EXTENSIONS = re.compile(r"ext_modules|Extension\(")
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
-_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b(?!-)|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+_FORMATS = re.compile(r"clang-format|\b(?:ruff|black|isort|flake8|pre-commit)\b")
 _NAMES_GPU = re.compile(r"nvcc|cuda|hip|\bsycl", re.IGNORECASE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
@@ -57,17 +58,23 @@ _TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MU
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
 _KERNEL = re.compile(
-    r"^\s*@(?:triton|cuda|numba\.cuda|cute|tilelang)\.(?:jit|kernel)\b|\b(?:RawKernel|RawModule|SourceModule)\(",
+    r"^\s*@(?:\w+\.)?(?:triton|cuda|cute|tilelang|jit)\.(?:jit|kernel|rawkernel)\b|\btarget\s*=\s*[\"']cuda\b"
+    r"|\b(?:RawKernel|RawModule|SourceModule|ElementwiseKernel|ReductionKernel)\(",
     re.MULTILINE,
 )
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
-#: Triton's tutorials end with ``benchmark.run(print_data=True)``.
-_SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
+#: It does something when it runs: Triton's tutorials end with ``benchmark.run(print_data=True)``, Numba's examples
+#: with ``kernel[grid, block](x)``.
+_SCRIPT = re.compile(
+    r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b|^(?:for|while|with)\b"
+    r"|^(?:\w+\[.+\]|print|(?:main|run|test|bench)\w*)\(",
+    re.MULTILINE,
+)
 _BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/bench*.py")
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
-#: A file of this name has tests that pytest runs if it is named.
+#: A file of this name has tests that pytest runs if it is named, or is a package's own script.
 _TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^\s*def test_", re.MULTILINE)
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
@@ -96,9 +103,16 @@ def inspect_folder(folder: Path) -> Findings:
 
 def has_build(folder: Path) -> bool:
     """Whether there is a file that tells how to build ``folder``."""
-    texts = any(read_text(folder / name).strip() for name in (*build_files.MAKEFILES, "CMakeLists.txt"))
+    cmake = read_text(folder / "CMakeLists.txt").strip() != ""
     others = any((folder / name).is_file() for name in itertools.chain(*_BUILDERS.values()))
-    return texts or others or _python_build(folder) is not None
+    return cmake or others or _makefile(folder) is not None or _python_build(folder) is not None
+
+
+def _makefile(folder: Path) -> Path | None:
+    """The Makefile, unless it has nothing or calls formatters and no compiler."""
+    path = next((folder / name for name in build_files.MAKEFILES if read_text(folder / name).strip()), None)
+    text = "\n".join(build_files.texts(path).values()) if path else ""
+    return None if _FORMATS.search(text) and not _COMPILES.search(text) else path
 
 
 def _python_build(folder: Path) -> str | None:
@@ -139,15 +153,17 @@ def _built(folder: Path, bench: str | None) -> Findings:
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
     found = Findings(uses_nvcc=bool(texts))
     python = _python_build(folder)
-    makefile = next((folder / name for name in build_files.MAKEFILES if read_text(folder / name).strip()), None)
-    if makefile and (not python or _COMPILES.search("\n".join(build_files.texts(makefile).values()))):
+    makefile = _makefile(folder)
+    if makefile and (not python or _compiles(makefile)):
         return _with_make(found, folder, makefile)
     if read_text(folder / "CMakeLists.txt").strip() and not python:
         return _with_cmake(found, folder)
     tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
-    script = _TEST_SCRIPT if not tests and _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)) else ""
+    script = read_text(folder / _TEST_SCRIPT) if not tests else ""
+    has_tests = _HAS_TESTS.search(script) is not None
+    named = _TEST_SCRIPT if has_tests or (python and script and not script_needs_arguments(script)) else ""
     found = replace(
-        found, python_tests=tests or bool(script), python_test_script=script, python_bench=bench,
+        found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
         uses_nvcc=bool(kernels), python_build=python, requirements=(folder / "requirements.txt").is_file(),
     )  # fmt: skip
     for builder, names in () if python else _BUILDERS.items():
@@ -155,6 +171,12 @@ def _built(folder: Path, bench: str | None) -> Findings:
             recipes = _RECIPES.findall(read_text(folder / name)) if builder == "just" else ()
             return replace(found, builder=builder, make_targets=tuple(recipes), uses_nvcc=bool(texts))
     return found if python else _plain(found, folder, texts, kernels)
+
+
+def _compiles(makefile: Path) -> bool:
+    """Whether ``make`` alone builds something; a Makefile whose goal is ``help`` has shortcuts."""
+    text = "\n".join(build_files.texts(makefile).values())
+    return _COMPILES.search(text) is not None and build_files.default_goal(makefile) not in starter.NO_BUILD
 
 
 def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:

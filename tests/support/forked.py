@@ -209,13 +209,13 @@ def _build_validators() -> None:
     """Each child would build those that it needs: a quarter of what a run costs it."""
     from fcctl_remote import wire
     from orchestrator.machines.connect import framing
-    from orchestrator.runs import ending
+    from orchestrator.runs import record
 
     _build(pydantic.BaseModel)
     framing.prepare()
     for shape in (list[wire.FilePart], list[wire.RunSummary], wire.CallError):
         framing._adapter(shape)
-    ending.outcome_type()
+    record.outcome_type()
 
 
 def _build(model: type[pydantic.BaseModel]) -> None:

@@ -74,14 +74,14 @@ PURE = """
     leases: session_rules
     machines: cloud power_history targets
     machines/provision: actions decide endpoint
-    money: audit billable caps estimate ledger reconcile reservations
+    money: audit billable caps estimate ledger reservations
     money/prices: machine rates table
     providers/gcp: list_prices refusals
-    results: archive_format records tags timings tuning
+    results: records tags timings tuning
     results/store: names
-    results/compare: changes facts fail_on rows verdicts
+    results/compare: facts rows verdicts
     results/statistics: effect ranks
-    runs: ending lifecycle notices
+    runs: lifecycle
     runs/cost: machine_cost
     runs/job: built_in job plan saved_plan
     schedules: due

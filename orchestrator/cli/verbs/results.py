@@ -122,8 +122,7 @@ for _verb in (compare, history, report, tag, export, take_in, prune):
 )
 def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""
-    from orchestrator.results.headlines import headlines
-    from orchestrator.results.look import tags_of
+    from orchestrator.results.look import headlines, tags_of
 
     _check_status(status)
     with cli.services() as services:

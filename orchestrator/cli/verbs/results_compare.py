@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.results.compare.compare import Report
-    from orchestrator.results.compare.fail_on import FailOn
-    from orchestrator.results.compare.verdicts import Options
+    from orchestrator.results.compare.verdicts import FailOn, Options
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.services import Services
 
@@ -53,8 +52,7 @@ def compare(
     these. Exit code 9: a benchmark is slower, or what --fail-on names.
     """
     from orchestrator.results.compare.compare import MOST_SIDES, with_margin
-    from orchestrator.results.compare.fail_on import conditions
-    from orchestrator.results.compare.verdicts import Options
+    from orchestrator.results.compare.verdicts import Options, conditions
 
     names = (old, *(others or ("last",)))
     if len(names) > MOST_SIDES:
@@ -139,7 +137,7 @@ class Comparing:
     @classmethod
     def of(cls, services: Services, against: str, fail_on: tuple[str, ...], root: Path) -> Comparing:
         """Raises RunNotFound: there is no such run; UsageError: ``fail_on`` is no condition."""
-        from orchestrator.results.compare.fail_on import conditions
+        from orchestrator.results.compare.verdicts import conditions
         from orchestrator.results.look import named
 
         runs = tuple(named(services.store, against, root))

@@ -17,8 +17,7 @@ from orchestrator.base.clock import epoch
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.headlines import Headline
-from orchestrator.results.look import Shown
+from orchestrator.results.look import Headline, Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.tags import Tag
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Heading, Text, more
