@@ -39,10 +39,6 @@ class Workspace:
         return self.loaded.config
 
     @property
-    def jobs_dir(self) -> Path:
-        return self.root / Path(self.config.project.jobs).expanduser()
-
-    @property
     def results_dir(self) -> Path:
         return self.root / Path(self.config.project.results).expanduser()
 
@@ -67,7 +63,8 @@ class Workspace:
         """The jobs of this workspace and the built-in ones."""
         from orchestrator.runs.job.files import JobFiles  # imports a YAML parser
 
-        return JobFiles(self.root, self.jobs_dir, lambda: self.searches)
+        folder = self.root / Path(self.config.project.jobs).expanduser()
+        return JobFiles(self.root, folder, lambda: self.searches)
 
     @cached_property
     def searches(self) -> TuneFiles:
@@ -156,14 +153,10 @@ def find_workspace(start: Path, environ: Mapping[str, str] | None = None) -> Wor
     loaded = config.combine(
         [*files, config.env_layer(environ, sorted(targets))], default_name=slug(root.name)[:48].strip("-")
     )
-    return Workspace(root, _with_prices(loaded))
-
-
-def _with_prices(loaded: config.Loaded) -> config.Loaded:
-    """The same with the price list that the user fetched, else with the provider's of this version."""
+    # The price list that the user fetched, else the provider's of this version.
     fetched = price_file.read(_list_prices)
     budget = loaded.config.budget.with_prices(_list_prices if fetched is None else lambda: fetched)
-    return replace(loaded, config=loaded.config.model_copy(update={"budget": budget}))
+    return Workspace(root, replace(loaded, config=loaded.config.model_copy(update={"budget": budget})))
 
 
 def _list_prices() -> PriceTable:
