@@ -85,7 +85,7 @@ def _example(cli: Cli) -> Iterator[None]:
     """A workspace of the published runs, until the dashboard ends."""
     import tempfile
 
-    from orchestrator.results.imported import published_workspace
+    from orchestrator.results.export import published_workspace
     from orchestrator.runs.job.files import example_workspace
 
     with tempfile.TemporaryDirectory(prefix="fcctl-example-") as folder:
