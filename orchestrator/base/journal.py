@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import DiskError
-from orchestrator.base.files import disk_errors, flush, sync_folder, write_all
+from orchestrator.base.files import disk_errors
 from orchestrator.base.models import KEPT
 
 

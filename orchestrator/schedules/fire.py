@@ -16,9 +16,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.files import disk_errors, flush, make_folders, sync_folder, write_all, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.base.journal import OwnerLock
 from orchestrator.money import firings as counted
 from orchestrator.money.book import FiringCost, SpendingBook

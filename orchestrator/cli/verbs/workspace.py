@@ -70,8 +70,16 @@ def _print_written(cli: Cli, done: Written, example: bool) -> None:
         cli.note(f"kept   {path.relative_to(done.root)} (backup of the old file)")
     if len(done.jobs) > 1:
         cli.note("each folder that builds or runs on its own has a job; to list them: fcctl jobs ls")
+    if done.empty:
+        cli.note(
+            f"nothing to build or run was found, so the job prints the machine's name: write your commands into"
+            f" jobs/{done.jobs[0]}.yaml, which has the command for notebooks, if there are any"
+        )
     if done.name and done.name != done.root.name:
         cli.note(f"the project name is '{done.name}'; to change it, edit [project] name in fcctl.toml")
+    if done.submodules:
+        empty = ", ".join(done.submodules)
+        cli.note(f"not checked out: {empty}; before a run: git submodule update --init --recursive")
     if done.repository is not None:
         cli.note(
             f"fcctl will send only this folder, not all of {done.repository}: if the build needs files above this"

@@ -13,9 +13,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fcctl_remote.base.files import flush, sync_folder
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, ConfigError
-from orchestrator.base.files import flush, make_folders, sync_folder, user_folder
+from orchestrator.base.files import make_folders, user_folder
 from orchestrator.machines.cloud_api import Cloud, Login
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import CloudTarget

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fcctl_remote import wire
+from fcctl_remote.base.files import sync_folder, write_all
 from orchestrator.base import json_text, safe_paths
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, sync_tree, write_all
+from orchestrator.base.files import disk_errors, make_folders, sync_tree
 from orchestrator.base.safe_paths import RESERVED, opened
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store.rows import DamagedRecord, read_record

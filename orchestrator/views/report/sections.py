@@ -34,6 +34,7 @@ from orchestrator.views.report.model import Report, Row, RunPart, Table
 from orchestrator.views.report.profiles import profile_blocks
 from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
+from orchestrator.views.tables.compare import forest, sides
 
 _SPEEDUPS = "Against a reference: with the 95 % interval where both were measured interleaved."
 _CEILING = (
@@ -56,9 +57,12 @@ _ROLES = {"bad": "bad"}
 _URGENT = ("fail", "unavailable", "pass", "not_applicable")
 
 
-def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("results",)) -> list[Section]:
+def sections(
+    report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("compared", "results")
+) -> list[Section]:
     """Those that there is something to say in, those in ``order`` first; the results are always there."""
     parts = [
+        Section("compared", "Comparison", [*_comparison(report)]),
         Section("results", "Results", list(_top_line(report))),
         Section("gates", "Gates", list(_gates(report))),
         Section("levers", "Bottlenecks and next levers", list(_levers(report))),
@@ -73,6 +77,12 @@ def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] 
         parts.append(Section(f"machine{tail}", f"Run and machine{title}", list(_run(run))))
     shown = [section for section in parts if section.blocks]
     return sorted(shown, key=lambda one: order.index(one.id) if one.id in order else len(order))
+
+
+def _comparison(report: Report) -> Iterator[Block]:
+    if report.comparison:
+        yield sides(report.comparison)
+        yield forest(report.comparison, MAX_BARS)
 
 
 # ------------------------------------------------------------------------------------------------ timings

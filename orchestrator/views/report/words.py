@@ -12,6 +12,7 @@ from orchestrator.results.timings import Ratio, shape_text
 from orchestrator.views.figures import against, duration, interval, microseconds, unit_name
 from orchestrator.views.report import shapes
 from orchestrator.views.report.model import NO_GPU, Profiled, Report, Row, RunPart, Table
+from orchestrator.views.tables.compare import answer
 
 #: Heads benchmarks that are of no common case: each has a name of its own, and which is fastest says little.
 UNNAMED = "all timings"
@@ -63,11 +64,15 @@ def _levers(label: str, members: list[Profiled]) -> Levers:
 
 
 def verdict(report: Report) -> Iterator[str]:
-    """The report's first sentences: what failed, the fastest kernel, whether to believe it, and the targets."""
+    """The report's first sentences: what failed, which run is faster, the fastest kernel, whether to believe it, and
+    the targets."""
     for run in report.runs:
         if (status := run.record.status) != "passed":
             why = f": {clean(run.record.message, 600)}" if run.record.message else ""
             yield f"Run {run.run_id} ended with status {status.replace('_', ' ')}{why}."
+    for one in report.comparison:
+        pair = " against ".join(side.first.run_id[-6:] for side in (one.new, one.old))
+        yield f"{pair}: {next(answer([one])).text}."
     for goal in report.goals:
         yield f"Target {'met' if goal.met else 'not met'}: {goal.text}."
         known = next((one for one in levers(report) if one.label == goal.label and one.findings), None)

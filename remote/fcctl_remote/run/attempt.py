@@ -88,9 +88,7 @@ class StepRun:
         a search stay on the disk until ``stack`` is closed."""
         lacking = self._unmet_needs() or self._unfit_container()
         if lacking is None and self.spec.tune is not None:
-            from fcctl_remote.run import search
-
-            lacking = search.furnish(stack, self.control.layout, self.place, self.spec.tune, self.env)
+            lacking = environment.furnish_search(stack, self.control.layout, self.place, self.spec.tune, self.env)
         if lacking is None:
             return False
         self.result.status = "unavailable"

@@ -13,12 +13,17 @@ from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.run import process, secrets
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.events import EventLog
+from fcctl_remote.run.state import EventLog
 
 #: A submitted run whose supervisor has not started after this time is lost, seconds.
 START_PATIENCE_S = 30.0
 #: How long to wait for another process that writes the outcome and first kills the orphans, seconds.
 ENDED_BY_ANOTHER_S = 5.0
+
+
+def end_abandoned(run: RunLayout) -> bool:
+    """End a run that nobody will carry out, or carries out any more; returns whether the run is finished."""
+    return settle_unstarted(run) or write_lost_outcome(run)
 
 
 def write_lost_outcome(run: RunLayout) -> bool:

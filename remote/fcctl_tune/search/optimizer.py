@@ -89,11 +89,6 @@ def propose(strategy: str, history: History, rng: random.Random, elites: int = 6
     return _random(history, rng)
 
 
-def learns(strategy: str) -> bool:
-    """Whether results change its proposals."""
-    return strategy == "evolution"
-
-
 def _random(history: History, rng: random.Random) -> Optional[Proposal]:
     """Without replacement: the control."""
     one = history.untried(rng)

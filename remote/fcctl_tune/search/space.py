@@ -223,15 +223,6 @@ class Space:
         named = {p.name: p.as_dict() for p in self.parameters}
         return {"parameters": named, "constraints": [c.expr for c in self.constraints]}
 
-    def to_dict(self) -> Dict[str, Any]:
-        """The argument of :meth:`from_dict` for the same space."""
-        entry = self.outline()
-        if self.listed is not None:
-            del entry["constraints"]
-            entry["configurations"] = [self._params(one) for one in self.listed]
-            entry["default"] = self.default
-        return entry
-
     @cached_property
     def names(self) -> Tuple[str, ...]:
         return tuple(p.name for p in self.parameters)

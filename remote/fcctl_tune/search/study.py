@@ -62,8 +62,7 @@ class Study:
             raise
 
     def _identify(self, path: str) -> None:
-        entry = self.spec.to_dict()
-        text = json.dumps([entry.get(key) for key in _IDENTITY], sort_keys=True)
+        text = json.dumps([self.spec.entry.get(key) for key in _IDENTITY], sort_keys=True)
         mine = {"spec": hashlib.sha256(text.encode()).hexdigest(), "strategy": self.strategy, "seed": self.seed}
         stored = self._study.user_attrs.get(NAME)
         if stored is None:
@@ -172,7 +171,7 @@ class Study:
     @property
     def learns(self) -> bool:
         """Whether records change the proposals."""
-        return search.learns(self.strategy)
+        return self.strategy == "evolution"
 
     def summary(self) -> Summary:
         """The search so far, for its documents."""

@@ -59,7 +59,7 @@ class TrialSpec(Spec):
         cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = (), seed: int = 0
     ) -> TrialSpec:
         """``seed`` is the search's."""
-        given = {**vars(spec), "space": None}
+        given = {**vars(spec), "space": None, "entry": {}}
         return cls(**given, cwd=cwd, folder=folder, source=source, hidden=hidden, seed=1 + seed)
 
     @property

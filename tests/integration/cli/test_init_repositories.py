@@ -144,6 +144,24 @@ CASES = {
     "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
     "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
     "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
+    "numba, as its examples": ({"add.py": "@cuda.jit\ndef add(x): ...\nadd[8, 32](x)\n"}, ["run"]),
+    "cupy": (
+        {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
+        ["run"],
+    ),
+    "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
+    "package whose Makefile helps": (
+        {
+            "pyproject.toml": "[project]\nname='x'\n",
+            "test_x.py": "",
+            "Makefile": "help:\n\techo\nneeds:\n\tcommand -v nvcc\nbench:\n\ttrue\n",
+        },
+        ["build", "test"],
+    ),
+    "kernels and a Makefile that formats": (
+        {"a.cu": CUDA, "Makefile": "style:\n\truff format .\n\tfind . -name '*.cu' | xargs clang-format -i\n"},
+        ["build", "run"],
+    ),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "just": (
         {"justfile": "default: build\n@build:\n  nvcc a.cu\ntest arg='1': build\n  ./a\n", "a.cu": CUDA},
@@ -151,7 +169,7 @@ CASES = {
     ),
     "meson": ({"meson.build": "project('p', 'cuda')\n", "a.cu": CUDA}, ["build", "test"]),
     "bazel": ({"MODULE.bazel": "", "k/a.cu": CUDA}, ["build", "test"]),
-    "nothing": ({"README": ""}, ["hello"]),
+    "nothing": ({"README": "", "a b.ipynb": ""}, ["hello"]),
 }
 
 
@@ -196,6 +214,10 @@ MAINS = {
     "streamed": ("int argc, char **argv", r'if (argc == 1) { cerr << "USAGE: " << argv[0] << " a.jpg\n"; return 1; }',
                  "a.jpg"),
     "not counted": ("int argc, char **argv", "f(argv[1]);", "ARGUMENTS"),
+    "chained": ("int argc, char **argv", "if (argc == 1) { n = 1; } else if (argc == 2) { n = 2; } else { exit(1); }",
+                None),
+    "chained, none": ("int argc, char **argv", "if (argc == 3) n = 3; else if (argc == 2) n = 2; else exit(1);",
+                      "ARGUMENTS"),
 }  # fmt: skip
 
 
@@ -715,6 +737,24 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
     again = fcctl("init", "--force", "--json", cwd=tmp_path).json
     assert len(again["backups"]) == 2
+
+
+def test_submodules_that_are_not_checked_out_are_named(fcctl: Fcctl, tmp_path: Path) -> None:
+    modules = '[submodule "a"]\n\tpath = deps/a\n\turl = x\n[submodule "b"]\n\tpath = deps/b b\n'
+    repository(tmp_path, {".gitmodules": modules, "deps/a/a.h": "", "a.cu": CUDA})
+    (tmp_path / "deps/b b").mkdir()
+    told = "not checked out: deps/b b; before a run: git submodule update --init --recursive"
+    assert told in fcctl("init", cwd=tmp_path).err
+
+
+def test_a_folder_with_nothing_to_build_says_what_to_do(fcctl: Fcctl, tmp_path: Path) -> None:
+    done = fcctl("init", cwd=repository(tmp_path / "notes", {"a b.ipynb": ""}))
+    assert "nothing to build or run was found" in done.err
+    assert "write your commands into jobs/first.yaml" in done.err
+    (step,) = find_workspace(tmp_path / "notes", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
+    assert "jupyter nbconvert --execute --to notebook --output-dir \"$FCCTL_OUT\" 'a b.ipynb'" in step.run
+    done = fcctl("init", cwd=repository(tmp_path / "kernel", CASES["kernels alone"][0]))
+    assert "nothing to build" not in done.err
 
 
 @pytest.mark.full

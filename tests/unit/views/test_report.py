@@ -148,7 +148,7 @@ def test_a_run_with_a_gate_left_open_says_so(tmp_path: Path) -> None:
         ("max(x) < 1 (optional)", "unavailable")
     ]
     assert "ended with status incomplete: step 'bench': gate without a value" in outputs.markdown(made)
-    assert '<span class="word bad">incomplete</span>' in page.render(made, charts(made))
+    assert '<span class="word open" data-sign="◐">incomplete</span>' in page.render(made, charts(made))
 
 
 def test_a_profile_beside_its_target(h200: Report) -> None:
