@@ -61,8 +61,8 @@ LATER = """
     machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.connect.batches machines.host_api machines.shutdown_timer money.prices.rates providers.registry
     results.records results.store.active results.store.index results.store.intake results.store.names
-    results.store.rows results.store.store results.timings runs.actions runs.job.built_in runs.job.files runs.job.gate_fields
-    runs.job.job runs.job.plan runs.job.prepare runs.job.saved_plan runs.job.secrets runs.lifecycle runs.local_steps
+    results.store.rows results.store.store results.timings runs.actions runs.job.built_in runs.job.files
+    runs.job.gate_fields runs.job.job runs.job.plan runs.job.prepare runs.job.saved_plan runs.job.secrets runs.lifecycle runs.local_steps
     runs.machine.left_on runs.record runs.reopen runs.run runs.services runs.source.api runs.source.git
     runs.transfer
 """
