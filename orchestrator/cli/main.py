@@ -57,7 +57,7 @@ VERBS = {
     "progress": Verb(".workspace", "Show each phase: target, best so far, gap, dollars."),
     "schedule": Verb(".schedule", "Run jobs at set times, each within its budget."),
     "session": Verb(".session", "Keep a machine on for several runs, within a budget."),
-    "emulator": Verb(".emulator", "Emulate Compute Engine on this machine."),
+    "emulator": Verb(".watch", "Emulate Compute Engine on this machine."),
     "completion": Verb(".completion", "Print a shell completion script."),
 }
 

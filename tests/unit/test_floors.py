@@ -83,7 +83,7 @@ PURE = """
     results/statistics: effect ranks
     runs: lifecycle
     runs/cost: machine_cost
-    runs/job: built_in job plan saved_plan
+    runs/job: job plan saved_plan
     schedules: due
     tune: adoption fleet_rules search_file
     workspace: config starter
