@@ -295,8 +295,7 @@ def write_ssh_entry(target: Target) -> Path:
     """Puts the target's machine into the user's SSH configuration. Raises ConfigError: it is no cloud machine;
     HostUnreachable: nothing is known of it."""
     from orchestrator.base.errors import ConfigError
-    from orchestrator.machines.connect.ssh.terminal import pinned_values
-    from orchestrator.machines.connect.ssh.user_entry import write
+    from orchestrator.machines.connect.ssh.terminal import pinned_values, write_entry
 
     machine = _pinned(target)
     if machine is None:
@@ -304,7 +303,7 @@ def write_ssh_entry(target: Target) -> Path:
             f"target '{target.name}' is not a cloud machine: your SSH configuration already has its entry",
             hint="fcctl hosts ls",
         )
-    return write(target.name, {"HostName": machine.endpoint.address, **pinned_values(machine)})
+    return write_entry(target.name, {"HostName": machine.endpoint.address, **pinned_values(machine)})
 
 
 def _pinned(target: Target) -> PinnedMachine | None:

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.emulator import catalog
 from orchestrator.emulator.refusals import OperationError, last, not_found, quota_exceeded, stockout
 from orchestrator.emulator.scenario import Fault
-from orchestrator.emulator.world import Machine, Plan, World, begin
+from orchestrator.emulator.world import REQUESTED, Machine, Plan, World, begin
 
 #: Only these hold a GPU.
 POWERED = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING", "SUSPENDING", "REPAIRING")
@@ -130,7 +130,8 @@ class Call:
         """The instance the path names. Raises ApiError (404)."""
         place, name = f"{self.zone}/instances", self.at["name"]
         for path, machine in self.world.machines.items():  # the API takes the id in place of the name
-            if path == f"{place}/{name}" or (path.startswith(f"{place}/") and machine.resource["id"] == name):
+            is_it = path == f"{place}/{name}" or (path.startswith(f"{place}/") and machine.resource["id"] == name)
+            if is_it and machine.status != REQUESTED:
                 return machine
         raise not_found(f"{place}/{name}")
 

@@ -155,7 +155,8 @@ def aggregated(
 ) -> dict[str, Any]:
     """One page of an aggregated list: every zone (or region) is named, those without a resource with a warning."""
     unreachable, zones = call.world.scenario.unreachable, call.world.scenario.zones
-    rows, token = chosen(call, (resource for resource in resources if last(_scope(resource)) not in unreachable))
+    listed = (one for one in resources if kind != "instance" or one["name"] not in call.world.scenario.unlisted)
+    rows, token = chosen(call, (resource for resource in listed if last(_scope(resource)) not in unreachable))
     scopes = [f"regions/{name}" for name in catalog.regions(zones)] if regional else [f"zones/{name}" for name in zones]
     items: dict[str, Any] = {}
     for scope in dict.fromkeys([*scopes, *sorted(map(_scope, rows))]):

@@ -165,22 +165,27 @@ def _with_storage_cost(
 
 
 def _machines(services: Services, cloud: Cloud, place: AuditedProject) -> tuple[list[Machine], list[Unanswered]]:
-    """fcctl's machines in all zones, and those that a target names; a zone missing in the list is queried by itself."""
+    """fcctl's machines in all zones, and those that a target names. The list may be behind by a minute and lack zones,
+    so targets' machines, and all of such a zone, are read by themselves."""
     try:
         listed, unasked = cloud.machines({})
     except FcctlError as error:
         return [], [Unanswered(place.project, "all zones", error.one_line)]
     machines = {(m.zone, m.name): m for m in listed if _is_known(services, place, m)}
-    unanswered = []
-    for zone in unasked:
+    lacking = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
+    why = dict.fromkeys(unasked, lacking)
+    named = {(zone, target.instance) for target in place.targets for zone in target.zones}
+    for zone, name in sorted({*named, *((zone, name) for zone in unasked for name in place.names)}):
         try:
-            for name in place.names:
-                if (machine := cloud.machine(zone, name)) is not None:
-                    machines[zone, name] = machine
-            why = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
+            machine = cloud.machine(zone, name)
         except FcctlError as error:
-            why = error.one_line
-        unanswered.append(Unanswered(place.project, zone, why))
+            why[zone] = error.one_line
+            continue
+        if machine is not None:
+            machines[zone, name] = machine
+        else:
+            machines.pop((zone, name), None)
+    unanswered = [Unanswered(place.project, zone, text) for zone, text in why.items()]
     return [machines[key] for key in sorted(machines)], unanswered
 
 

@@ -21,12 +21,12 @@ from orchestrator.hosts.claims import (
 )
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.leases.session_rules import open_on
-from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
+from orchestrator.machines.connect.ssh.terminal import remove_entry
+from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.actions import UP_PREFIX, MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
+from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines, find_settled
 from orchestrator.machines.provision.release import Released, ReleaseRequest, release
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
@@ -270,7 +270,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     cloud = services.clouds.open(target)
-    on = [machine for machine in find_machines(cloud, target) if machine.billed]
+    on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
     if not force:
         for machine in on:
             _refuse_if_used(services, target, machine, workspace)
@@ -280,7 +280,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
         with services.left_on.unless_stopped(_left_on(services, target, on[0])):
             done = release(services, target, holds, "stop", log_change)
     release_kept(services, machine=(target.project, target.instance))
-    remove_ssh_entry(target.name)
+    remove_entry(target.name)
     settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
         recover(services, look_at_all=True)  # a session that kept it on has ended

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fcctl_remote import wire
-from fcctl_remote.gates import effect
+from fcctl_remote import gates, wire
 from orchestrator.base import json_text, safe_paths
 from orchestrator.base.errors import HostFault, plural
 from orchestrator.base.observer import Observer
@@ -52,7 +51,7 @@ class LocalStepsResult:
     def may_go_on(self, specs: Sequence[wire.StepSpec]) -> bool:
         """Whether the host's steps follow: none of ``specs``, the steps here, ended the run."""
         ended_well = self.status in ("passed", "incomplete")
-        return ended_well and all(effect.goes_on(*both) for both in zip(specs, self.steps, strict=True))
+        return ended_well and all(gates.goes_on(*both) for both in zip(specs, self.steps, strict=True))
 
     def line(self, *, goes_on: bool) -> dict[str, Any]:
         """The data of the journal's ``stepped`` line."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fcctl_remote import wire
-from fcctl_remote.gates import effect
+from fcctl_remote import gates, wire
 from orchestrator.base import models
 from orchestrator.base.clock import LATEST, iso
 from orchestrator.base.errors import FcctlError, plural
@@ -66,7 +65,7 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
         steps = [step_record(s) for s in outcome.steps]
         # A host program of before this ending says ``passed``.
-        left_open = None if status != "passed" else effect.incomplete(_required(outcome, saved.plan))
+        left_open = None if status != "passed" else gates.incomplete(_required(outcome, saved.plan))
         if left_open is not None:
             status, outcome.message = "incomplete", left_open
     except (ValidationError, ValueError) as e:

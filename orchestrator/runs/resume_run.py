@@ -10,8 +10,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from fcctl_remote import wire
-from fcctl_remote.gates import effect
+from fcctl_remote import gates, wire
 from orchestrator.base import run_id as ids
 from orchestrator.base import times
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
@@ -246,4 +245,4 @@ def _done(spec: wire.StepSpec, results: Mapping[str, wire.StepResult]) -> wire.S
     if result is None or result.status in ("cancelled", "skipped"):
         return None
     began = result.attempts > 0 or result.status in ("passed", "warned")
-    return result if began and effect.goes_on(spec, result) else None
+    return result if began and gates.goes_on(spec, result) else None

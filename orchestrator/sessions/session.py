@@ -26,7 +26,7 @@ from orchestrator.leases.session_rules import (
 )
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
+from orchestrator.machines.connect.ssh.terminal import remove_entry
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.find import find_machines
 from orchestrator.machines.provision.release import Policy, Released, others_on_host
@@ -214,7 +214,7 @@ def _end(
         instance_id=instance_id, started=started, stopped=stopped, usd_per_hour=price,
         usd=round(seconds / 3600 * price, 6), budget_usd=saved.budget_usd, runs=_runs_of(services, saved),
     )  # fmt: skip
-    remove_ssh_entry(saved.target.name)
+    remove_entry(saved.target.name)
     try:
         session.end(record)
     except DiskError:

@@ -71,9 +71,9 @@ FRAME = ("context", "entry", "failures", "main", "output")
 SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlite3", "asyncio", "importlib.metadata")
 #: Rules: decisions on data, with no file, process, socket, thread or signal.
 PURE = """
-    leases: session_rules stop_reason
+    leases: session_rules
     machines: cloud power_history targets
-    machines/provision: actions decide decide_create endpoint
+    machines/provision: actions decide endpoint
     money: audit billable caps estimate ledger reservations
     money/prices: machine rates table
     providers/gcp: list_prices refusals

@@ -268,8 +268,10 @@ def report(
 ) -> None:
     """Write a report of RUNs: main result, targets, bottlenecks, what to optimize next, and charts.
 
-    Several runs share one report; each roofline chart shows one GPU. --json prints the report as one document.
+    Several runs share one report, which compares each with the first; each roofline chart shows one GPU. --json prints
+    the report as one document.
     """
+    from orchestrator.results.compare.compare import MOST_SIDES, compare_all
     from orchestrator.results.look import chosen
     from orchestrator.views.report.build import build
     from orchestrator.views.report.charts import charts
@@ -279,7 +281,9 @@ def report(
     if output is None and form == "pdf" and (cli.json or sys.stdout.isatty()):
         raise click.UsageError("cannot write a PDF to the terminal: name a file with -o")
     with cli.services() as services:
-        made = build(chosen(services.store, runs, cli.workspace().root))
+        shown = chosen(services.store, runs, cli.workspace().root)
+        sides = [one.record.run_id for one in shown[:MOST_SIDES]]
+        made = build(shown, compare_all(services.store, sides) if len(sides) > 1 else ())
     pictures = charts(made)
     written = _write_charts(pictures, Path(charts_dir), dark=dark) if charts_dir else {}
     if output is None and cli.json:

@@ -13,7 +13,7 @@ from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostErro
 from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Operation, Power, Remedy
 from orchestrator.machines.cloud_api import Cloud, MachineParts
 from orchestrator.machines.power_history import last_of, off_at, times_on
-from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, find_machines
+from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, find_machines, find_settled
 from orchestrator.machines.targets import CloudTarget
 
 #: The interval between reads of a machine that is stopping, seconds.
@@ -148,7 +148,8 @@ class _Release:
 
     def _find(self, requests: list[ReleaseRequest]) -> list[Machine]:
         """The machines; a creation whose reply was lost may take a moment to appear."""
-        machines = find_machines(self._cloud, self._target)
+        unseen = {one.zone for one in requests if one.instance_id is None}
+        machines = find_settled(self._parts, self._target, unseen)
         zones = {machine.zone for machine in machines}
         if any(one.instance_id is None and one.made_here and one.zone not in zones for one in requests):
             self._clock.sleep(POLL_S)

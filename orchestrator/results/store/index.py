@@ -274,6 +274,7 @@ class Index:
         lines = [row_of(record) for record in records]
         db.executemany(rows.INSERT, [rows.values(row) for row in lines])
         for record, row in zip(records, lines, strict=True):
+            db.executemany(rows.INSERT_USAGE, rows.usage_values(record, row))
             found, parents = measured(f"{self._runs}/{record.run_id}", record, row)
             db.executemany(rows.INSERT_MEASURED, rows.measured_values(found))
             db.executemany(rows.INSERT_PARENT, [(record.run_id, parent) for parent in parents])

@@ -160,7 +160,7 @@ def _content(folder: Path, path: str) -> dict[str, Any]:
 
 
 #: Raise it with any change below, of a field of RunRow or Measurement, or of what a row says.
-VERSION = 7
+VERSION = 8
 _TYPES = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
 
 
@@ -193,12 +193,14 @@ CREATE = (
     # Which runs a run continues or has its parameters from.
     "CREATE TABLE parents (run_id TEXT NOT NULL, parent TEXT NOT NULL, PRIMARY KEY (run_id, parent)) WITHOUT ROWID",
     "CREATE INDEX by_parent ON parents (parent, run_id)",
+    # Of runs that cost something, the part of their record that the ledger needs, as JSON.
+    "CREATE TABLE usages (run_id TEXT NOT NULL PRIMARY KEY, usage TEXT NOT NULL) WITHOUT ROWID",
     # Folders that hold no usable run.json: `stamp` tells when there is reason to look again.
     "CREATE TABLE skipped (run_id TEXT PRIMARY KEY, reason TEXT NOT NULL, stamp TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE seen (runs_mtime_ns INTEGER NOT NULL)",
     "INSERT INTO seen VALUES (-1)",
 )
-TABLES = ("runs", "benchmarks", "parents", "skipped")
+TABLES = ("runs", "benchmarks", "parents", "usages", "skipped")
 DROP = tuple(f"DROP TABLE IF EXISTS {table}" for table in (*TABLES, "seen"))
 
 INSERT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
@@ -206,6 +208,8 @@ INSERT_MEASURED = (
     f"INSERT OR REPLACE INTO benchmarks ({', '.join((*MEASURED, 'place'))}) "  # noqa: S608
     f"VALUES ({', '.join('?' * (len(MEASURED) + 1))})"
 )
+INSERT_USAGE = "INSERT OR REPLACE INTO usages (run_id, usage) VALUES (?, ?)"
+_USAGE = {"run_id", "job", "target", "created", "started", "cost", "machine"}
 INSERT_PARENT = "INSERT OR IGNORE INTO parents (run_id, parent) VALUES (?, ?)"
 FIRST_NAME = "SELECT benchmark, variant FROM benchmarks ORDER BY benchmark, variant LIMIT 1"
 NEXT_NAME = (
@@ -275,6 +279,11 @@ def _select(
 
 def values(row: RunRow) -> tuple[object, ...]:
     return tuple(getattr(row, column) for column in COLUMNS)
+
+
+def usage_values(record: RunRecord, row: RunRow) -> list[tuple[str, str]]:
+    """The row of ``usages``; none for a run that was free or emulated, as most may be."""
+    return [(record.run_id, record.model_dump_json(include=_USAGE))] if row.usd > 0 else []
 
 
 def measured_values(measurements: list[Measurement]) -> list[tuple[object, ...]]:

@@ -77,9 +77,13 @@ def _part(usd: float) -> str:
 def print_notes(notes: Sequence[LedgerNote], console: Console) -> None:
     """One line for each amount that the cloud did not report exactly."""
     for note in notes:
-        unpriced = note.sure == "unpriced"
-        head = "not in the total" if unpriced else f"{_SURE[note.sure]}, ${note.usd:.4f}"
-        show(console, (clean(f"{head}: {note.what}: {note.why}", 400), "yellow" if unpriced else "dim"))
+        show(console, (note_text(note), "yellow" if note.sure == "unpriced" else "dim"))
+
+
+def note_text(note: LedgerNote) -> str:
+    """``at most, $0.1234: RUN: why``."""
+    head = "not in the total" if note.sure == "unpriced" else f"{_SURE[note.sure]}, ${note.usd:.4f}"
+    return clean(f"{head}: {note.what}: {note.why}", 400)
 
 
 def notes_json(notes: Sequence[LedgerNote]) -> list[dict[str, object]]:
