@@ -73,7 +73,7 @@ def find_settled(cloud: Cloud, clock: Clock, target: CloudTarget, zones: Collect
         if clock.monotonic() > deadline:
             raise CloudError(
                 f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
-                f"may still go on",
+                f"may still start",
                 cause=f"{waiting.name} is {waiting.state}",
                 hint="see later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
             )

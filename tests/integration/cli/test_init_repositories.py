@@ -279,6 +279,12 @@ def test_programs_whose_names_are_computed_run(tmp_path: Path, build: dict[str, 
 NAMED = {
     "flags": ("Makefile", "F = -O3 -arch=sm_70 -gencode arch=compute_75,code=\\\"sm_75,compute_75\\\"\n", "sed",
               "F = -O3 -arch=sm_89 -gencode arch=compute_89,code=\\\"sm_89,compute_89\\\"\n"),
+    "setup.py": ("setup.py", SETUP + "flags = ['arch=compute_80,code=sm_80']\n", "sed",
+                 SETUP + "flags = ['arch=compute_89,code=sm_89']\n"),
+    "script": ("run.py", EXTENSION.replace("flash.cu", "sm_80.cu"), "", ""),
+    "flags of a script": ("run.py", EXTENSION.replace('"flash.cu"]', '"flash.cu"], extra_cuda_cflags=["-arch=sm_75"]'),
+                          "sed",
+                          EXTENSION.replace('"flash.cu"]', '"flash.cu"], extra_cuda_cflags=["-arch=sm_89"]')),
     "native": ("Makefile", "F = -arch=native --gpu-architecture native\nCFLAGS = -march=native\n", "sed",
                "F = -arch=sm_89 --gpu-architecture sm_89\nCFLAGS = -march=native\n"),
     "native in cmake": ("CMakeLists.txt", "set(CMAKE_CUDA_ARCHITECTURES native)\n", "sed",
@@ -300,7 +306,8 @@ NAMED = {
 def test_build_files_that_name_a_gpu_compile_for_the_target(
     tmp_path: Path, name: str, text: str, how: str, after: str
 ) -> None:
-    build = first_job(repository(tmp_path, {name: text, "a.cu": CUDA})).steps[0]
+    sources = {} if name == "run.py" else {"a.cu": CUDA}
+    build = first_job(repository(tmp_path, {name: text, **sources})).steps[0]
     assert how in build.run
     assert ("sed" in build.run) == (how == "sed")
     if how == "sed":
