@@ -131,7 +131,8 @@ def _ssh(
         raise ConfigError(
             f"target '{target.name}' is of kind {target.kind}, which needs a cloud, and none is configured here"
         )
-    return [*shell, *_pinned_options(machine), "--", machine.endpoint.address]
+    options = [word for name, value in pinned_values(machine).items() for word in ("-o", f"{name}={value}")]
+    return [*shell, "-F", "none", *options, "--", machine.endpoint.address]
 
 
 def _options(target: SshTarget) -> list[str]:
@@ -150,11 +151,6 @@ def _options(target: SshTarget) -> list[str]:
         options += ["-J", target.proxy_jump]
     options += ["-o", f"ConnectTimeout={max(1, round(target.connect_timeout_s))}"]
     return [*options, "-o", "StrictHostKeyChecking=yes"]
-
-
-def _pinned_options(machine: PinnedMachine) -> list[str]:
-    values = pinned_values(machine)
-    return ["-F", "none", *(word for name, value in values.items() for word in ("-o", f"{name}={value}"))]
 
 
 def pinned_values(machine: PinnedMachine) -> dict[str, object]:
