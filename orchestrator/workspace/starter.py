@@ -213,7 +213,10 @@ def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str,
 
 _TESTED = (
     "correctness.summary.failed == 0",
-    '{expr: correctness.summary.passed > 0, hint: "each test was skipped: see why with pytest -rs or ctest -V"}',
+    (
+        "{expr: correctness.summary.passed > 0, when: correctness.summary.failed == 0, "
+        'hint: "each test was skipped: see why with pytest -rs or ctest -V"}'
+    ),
 )
 _GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 'unavailable'",)
 
@@ -292,7 +295,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         if findings.python_build:
             offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
             package = f"'.[{findings.python_extra}]'" if findings.python_tests and findings.python_extra else "."
-            line = f"fcctl-host venv build/venv\n{pip} {package}{more} ||\n  {offline}"
+            line = f"fcctl-host venv build/venv\n{pip} -e {package}{more} ||\n  {offline}"
         steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""
