@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fcctl_remote import wire
-from fcctl_remote.gates import effect
+from fcctl_remote import gates, wire
 from orchestrator.base import json_text, safe_paths
 from orchestrator.base.errors import HostFault, plural
-from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.framing import in_range
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import RunRecord, RunStatus
-from orchestrator.runs.ending import outcome_type
 from orchestrator.runs.job.plan import cuda_arch, dotted
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.record import outcome_type
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.transfer import collect, follow, send_source
@@ -53,7 +51,7 @@ class LocalStepsResult:
     def may_go_on(self, specs: Sequence[wire.StepSpec]) -> bool:
         """Whether the host's steps follow: none of ``specs``, the steps here, ended the run."""
         ended_well = self.status in ("passed", "incomplete")
-        return ended_well and all(effect.goes_on(*both) for both in zip(specs, self.steps, strict=True))
+        return ended_well and all(gates.goes_on(*both) for both in zip(specs, self.steps, strict=True))
 
     def line(self, *, goes_on: bool) -> dict[str, Any]:
         """The data of the journal's ``stepped`` line."""
@@ -113,14 +111,6 @@ def recover(services: Services, active: FileActiveRun, saved: SavedPlan, reason:
             return LocalStepsResult("error", message=reason)
         follow(link, active.run_id, services)
         return replace(_bring_in(link, active, active.run_id, services), message=reason)
-
-
-def results(journal: Sequence[JournalEntry]) -> list[wire.StepResult]:
-    """The steps that ended here, from the run's journal."""
-    for entry in reversed(journal):
-        if entry.kind == "stepped":
-            return TypeAdapter(list[wire.StepResult]).validate_python(entry.data.get("steps", []))
-    return []
 
 
 def adopted(

@@ -13,7 +13,7 @@ from orchestrator.machines.provision import decide as decision
 from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.find import Changes, find_machines
 from orchestrator.machines.provision.release import Released
-from orchestrator.money import reconcile, usage_recorder
+from orchestrator.money import audit, usage_recorder
 from orchestrator.runs import actions as moves
 from orchestrator.runs.cost import budget_guard as guard
 from orchestrator.runs.cost import machine_cost
@@ -141,7 +141,7 @@ def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(machine_cost.PowerOnPeriod, "seconds", property(lambda self: sum(self.parts.values())))
     patch.setattr(usage_recorder, "closings", lambda *_: [])
     for what in ("closings", "corrections", "bounds"):
-        patch.setattr(reconcile, what, lambda *_: [])
+        patch.setattr(audit, what, lambda *_: [])
 
 
 def no_lock(patch: pytest.MonkeyPatch) -> None:

@@ -120,9 +120,6 @@ class Changes:
         operation = change(request_id)
         if operation.started is not None:
             self.cloud_ahead_s = operation.started - requested
-        return self._wait(operation, limit_s)
-
-    def _wait(self, operation: Operation, limit_s: float) -> Operation:
         deadline = self.clock.monotonic() + limit_s
         while not operation.done and self.clock.monotonic() < deadline:
             operation = self.cloud.wait(operation, max(1.0, deadline - self.clock.monotonic()))

@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fcctl_remote.base.files import sync_folder
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, sync_tree, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, sync_tree, write_atomic
 from orchestrator.base.journal import FileJournal, OwnerLock, read_object
 from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.results.records import RunRecord

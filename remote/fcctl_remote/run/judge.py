@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fcctl_remote import wire
+from fcctl_remote import gates, wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.processes import send
 from fcctl_remote.base.text import one_line
-from fcctl_remote.gates import effect
 from fcctl_remote.record import Record, field
 from fcctl_remote.run import documents, hints
 from fcctl_remote.run.process import Signals, exit_code
@@ -61,10 +60,11 @@ def judge(run: RunLayout, case: Case) -> StepVerdict:
         documents.from_readers(run, case.spec, case.env, reports)
         collected.documents += reports.documents
     verdict = StepVerdict(case.result.status, case.result.message, case.result.hint)
-    if case.spec.gates and (succeeded or (case.result.status == "failed" and collected.documents)):
+    decides = (
+        succeeded or case.result.status == "unavailable" or (case.result.status == "failed" and collected.documents)
+    )
+    if case.spec.gates and decides:
         verdict.gates = _gates(run, case, collected)
-    elif case.result.status == "unavailable":
-        verdict.gates = _undecided(run, case)
     verdict.documents = [ref for ref, _ in collected.documents]
     verdict.host = _host_facts(collected)
     if succeeded:
@@ -100,36 +100,23 @@ def _gate_text(gate: wire.GateResult) -> str:
 
 
 def _gates(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> list[wire.GateResult]:
-    from fcctl_remote.gates import evaluate as gates
+    """The verdicts. Of a step that the machine could not run, the gates that apply are undecided."""
+    from fcctl_remote.gates.evaluate import evaluate
 
-    context = _context(run, case, collected)
-    results = []
-    for spec in case.spec.gates:
-        decided = gates.evaluate(spec, context)
-        if decided.verdict == "fail" and decided.hint is None:
+    result, context = case.result, _context(run, case, collected)
+    decisions = [evaluate(spec, context) for spec in case.spec.gates]
+    for spec, decided in zip(case.spec.gates, decisions):  # noqa: B905
+        if result.status == "unavailable" and decided.verdict != "not_applicable":
+            why = one_line((result.message or "the step did not run").split("\n", 1)[0], 300)
+            decided.verdict, decided.value, decided.optional = "unavailable", None, spec.optional
+            decided.hint = "; ".join([why, result.hint or gates.FIX])
+        elif decided.verdict == "fail" and decided.hint is None:
             decided.hint = hints.for_gate(spec.expr)
         elif decided.verdict == "unavailable":
             decided.optional = spec.optional or case.spec.optional
-            if spec.hint is None and not decided.optional and case.result.status != "failed":
-                decided.hint = "%s; %s" % (decided.hint, collected.hint or effect.FIX)
-        results.append(decided)
-    return results
-
-
-def _undecided(run: RunLayout, case: Case) -> list[wire.GateResult]:
-    """The gates of a step that the machine could not run: those that apply are undecided."""
-    from fcctl_remote.gates import evaluate as gates
-
-    context = _context(run, case, documents.CollectedDocuments())
-    results = []
-    for spec in case.spec.gates:
-        decided = gates.evaluate(spec, context)
-        if decided.verdict != "not_applicable":
-            why = one_line((case.result.message or "the step did not run").split("\n", 1)[0], 300)
-            decided.verdict, decided.value, decided.optional = "unavailable", None, spec.optional
-            decided.hint = "; ".join([why, case.result.hint or effect.FIX])
-        results.append(decided)
-    return results
+            if spec.hint is None and not decided.optional and result.status != "failed":
+                decided.hint = "%s; %s" % (decided.hint, collected.hint or gates.FIX)
+    return decisions
 
 
 def _context(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> dict[str, Any]:

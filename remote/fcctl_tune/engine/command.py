@@ -167,7 +167,7 @@ class Run:
         """Run the space command."""
         if spec.space is None:
             spec = spec.with_space(tasks.listing(trial_spec, spec.space_command))
-        files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(spec.to_dict()), durable=False)
+        files.write_atomic(os.path.join(self.out, "spec.json"), files.to_json(dict(spec.entry)), durable=False)
         return spec
 
     def _run(self, study: Study, cluster: Cluster, trial_spec: TrialSpec) -> int:

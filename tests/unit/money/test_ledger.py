@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from orchestrator.base.clock import iso
 from orchestrator.money import ledger as books
 from orchestrator.money import totals as sums
+from orchestrator.money.audit import account
 from orchestrator.money.ledger import UsageRecord
-from orchestrator.money.reconcile import account
 from orchestrator.money.totals import Spending, spent
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord, SittingRecord, SourceRecord
 

@@ -14,8 +14,8 @@ from orchestrator.results.records import GateRecord, RunRecord, SourceRecord, St
 from orchestrator.results.store import rows
 from orchestrator.results.store.rows import row_of
 from orchestrator.runs import notices
-from orchestrator.runs.ending import CLOCKS_DIFFER_S, from_outcome, stopped_under
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.record import CLOCKS_DIFFER_S, from_outcome, stopped_under
 from tests.support import sample_run
 
 MISSING = "benchmark.speedup > 2"
