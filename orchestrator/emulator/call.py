@@ -26,7 +26,7 @@ from orchestrator.emulator.refusals import (
     stockout,
 )
 from orchestrator.emulator.scenario import Fault
-from orchestrator.emulator.world import Machine, Plan, World, begin
+from orchestrator.emulator.world import REQUESTED, Machine, Plan, World, begin
 
 #: Only these hold a GPU.
 POWERED = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING", "SUSPENDING", "REPAIRING")
@@ -148,7 +148,8 @@ class Call:
         """The instance the path names. Raises ApiError (404)."""
         place, name = f"{self.zone}/instances", self.at["name"]
         for path, machine in self.world.machines.items():  # the API takes the id in place of the name
-            if path == f"{place}/{name}" or (path.startswith(f"{place}/") and machine.resource["id"] == name):
+            is_it = path == f"{place}/{name}" or (path.startswith(f"{place}/") and machine.resource["id"] == name)
+            if is_it and machine.status != REQUESTED:
                 return machine
         raise not_found(f"{place}/{name}")
 
@@ -314,7 +315,8 @@ def aggregated(
 ) -> dict[str, Any]:
     """One page of an aggregated list: every zone (or region) is named, those without a resource with a warning."""
     unreachable, zones = call.world.scenario.unreachable, call.world.scenario.zones
-    rows, token = chosen(call, (resource for resource in resources if last(_scope(resource)) not in unreachable))
+    listed = (one for one in resources if kind != "instance" or one["name"] not in call.world.scenario.unlisted)
+    rows, token = chosen(call, (resource for resource in listed if last(_scope(resource)) not in unreachable))
     scopes = [f"regions/{name}" for name in catalog.regions(zones)] if regional else [f"zones/{name}" for name in zones]
     items: dict[str, Any] = {}
     for scope in dict.fromkeys([*scopes, *sorted(map(_scope, rows))]):

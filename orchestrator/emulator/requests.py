@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.emulator import catalog, disks, instances, power
 from orchestrator.emulator.call import Call, aggregated, page, quotas
 from orchestrator.emulator.refusals import fingerprint, invalid, last, link, not_found, not_ready, path_of
-from orchestrator.emulator.world import Machine, Operation, Plan, World, new_resource, step, wait
+from orchestrator.emulator.world import REQUESTED, Machine, Operation, Plan, World, new_resource, step, wait
 
 _CHANGING = ("STOPPING", "PROVISIONING", "STAGING", "SUSPENDING", "REPAIRING")
 
@@ -264,7 +264,7 @@ def _firewalls(call: Call) -> Iterator[Resource]:
 
 
 def _instances(call: Call) -> Iterator[Resource]:
-    return (instances.view(call.world, machine) for machine in call.world.machines.values())
+    return (instances.view(call.world, one) for one in call.world.machines.values() if one.status != REQUESTED)
 
 
 REGIONS = Collection("regions", "region", _regions)

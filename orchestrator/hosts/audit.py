@@ -140,23 +140,29 @@ class _ProjectAudit:
         self.cloud = services.clouds.open(place.targets[0])
 
     def machines(self) -> list[Machine] | None:
-        """fcctl's machines in all zones, and those that a target names; a zone missing in the list is queried by
-        itself. None: there is no list."""
+        """fcctl's machines in all zones, and those that a target names; None: there is no list. The list may be behind
+        by a minute and lack zones, so targets' machines, and all of such a zone, are read by themselves."""
         try:
             listed, unasked = self.cloud.machines({})
         except FcctlError as error:
             self._lacks("all zones", error.one_line)
             return None
         machines = {(m.zone, m.name): m for m in listed if self._is_known(m)}
-        for zone in unasked:
-            why = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
+        lacking = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
+        why = dict.fromkeys(unasked, lacking)
+        named = {(zone, target.instance) for target in self._place.targets for zone in target.zones}
+        for zone, name in sorted({*named, *((zone, name) for zone in unasked for name in self._place.names)}):
             try:
-                for name in self._place.names:
-                    if (machine := self.cloud.machine(zone, name)) is not None:
-                        machines[zone, name] = machine
+                machine = self.cloud.machine(zone, name)
             except FcctlError as error:
-                why = error.one_line
-            self._lacks(zone, why)
+                why[zone] = error.one_line
+                continue
+            if machine is not None:
+                machines[zone, name] = machine
+            else:
+                machines.pop((zone, name), None)
+        for zone, text in why.items():
+            self._lacks(zone, text)
         return [machines[key] for key in sorted(machines)]
 
     def _lacks(self, what: str, why: str) -> None:

@@ -268,8 +268,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     cloud = services.clouds.open(target)
-    found = find_settled(cloud, services.clock, target, target.zones)
-    on = [machine for machine in found if machine.billed]
+    on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
     if not force:
         for machine in on:
             _refuse_if_used(services, target, machine, workspace)

@@ -55,12 +55,13 @@ def find_machines(cloud: Cloud, target: CloudTarget, *, everywhere: bool = False
     return machines
 
 
-def find_settled(cloud: Cloud, clock: Clock, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
-    """As :func:`find_machines`. A start or creation in ``zones`` that the cloud has not begun is waited for: until then
-    the machine looks as if it had never been asked for, and it goes on later.
+def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
+    """As :func:`find_machines`. Waits for a start or creation in ``zones`` that the cloud has not begun: until then
+    the machine looks as if nobody had requested it, and it starts later.
 
     Raises CloudError, too, if it is still pending after :data:`STOP_LIMIT_S`.
     """
+    cloud, clock = parts.clouds.open(target), parts.clock
     deadline = clock.monotonic() + STOP_LIMIT_S
     while True:
         pending = [change for zone in zones if (change := _pending_start(cloud, zone, target.instance))]
@@ -72,10 +73,11 @@ def find_settled(cloud: Cloud, clock: Clock, target: CloudTarget, zones: Collect
         if clock.monotonic() > deadline:
             raise CloudError(
                 f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
-                f"may still go on",
+                f"may still start",
                 cause=f"{waiting.name} is {waiting.state}",
                 hint="see later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
             )
+        parts.observer.phase("release", f"the {waiting.type} of {target.instance} has not begun: waiting for it")
         cloud.wait(waiting, PENDING_POLL_S)
 
 
