@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -91,9 +92,9 @@ def run_on(
                 connections.append(opened.enter_context(connect(target)))
             except FcctlError as error:
                 outcomes[target.name] = error
-        for one in connections if line is not None else ():
-            for name, of_stderr in (("out_stream", False), ("err_stream", True)):
-                streams.append(LineStream(functools.partial(line, one.host, of_stderr)))
+        if line is not None:
+            for one, name in itertools.product(connections, ("out_stream", "err_stream")):
+                streams.append(LineStream(functools.partial(line, one.host, name == "err_stream")))
                 one.config.run[name] = streams[-1]
         group = fabric.ThreadingGroup.from_connections(connections)
         try:
