@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.clock import SystemClock
+from orchestrator.base.files import user_folder
 from orchestrator.base.observer import Observer
 
 if TYPE_CHECKING:
@@ -250,9 +251,8 @@ def spending_book(workspace: Workspace) -> SpendingBook:
     """The user's book of spending, as the workspace sees it."""
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.firings import FIRING
-    from orchestrator.money.prices.file import folder
 
-    return SpendingBook(folder(), SystemClock(), _scope(workspace), os.environ.get(FIRING))
+    return SpendingBook(user_folder("state"), SystemClock(), _scope(workspace), os.environ.get(FIRING))
 
 
 def _scope(workspace: Workspace) -> Scope:

@@ -1,5 +1,4 @@
-"""The clock as an interface, so that virtual time can stand in for the real one; this computer's clocks; waiting for a
-bounded time, also for what has no limit of its own."""
+"""The clock as an interface, so that virtual time can stand in for the real one; this computer's clocks; bounded waits."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
 
 class Clock(Protocol):
@@ -60,33 +58,6 @@ def wait_for(check: Callable[[], T], seconds: float, clock: Clock | None = None,
     while not (result := check()) and clock.monotonic() < limit:
         clock.sleep(pause_s)
     return result
-
-
-def in_thread(action: Callable[[], T], name: str) -> Future[T]:
-    """Starts ``action`` in a daemon thread: one that hangs does not keep a finished command from exiting."""
-    import threading
-    from concurrent.futures import Future
-
-    answer: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(action())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return answer
-
-
-def when_late(answer: Future[T], dispose: Callable[[T], object]) -> None:
-    """Disposes of a result that nobody waits for any more."""
-
-    def done(future: Future[T]) -> None:
-        if future.exception() is None:
-            dispose(future.result())
-
-    answer.add_done_callback(done)
 
 
 #: No time that is shown, added to or stored is later: 2100-01-01, epoch seconds.

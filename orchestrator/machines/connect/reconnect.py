@@ -8,8 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from orchestrator.base.clock import in_thread, iso, when_late
+from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConfigError, FcctlError, HostError, HostFault, HostUnreachable, LinkLost
+from orchestrator.base.threads import in_thread, when_late
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
