@@ -1,4 +1,4 @@
-"""The clock as an interface, so that virtual time can stand in for the real one; this computer's clocks; bounded waits."""
+"""The clock as an interface, so that virtual time can stand in for the real one; bounded waits; this computer's clocks."""
 
 from __future__ import annotations
 
