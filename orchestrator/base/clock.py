@@ -1,4 +1,4 @@
-"""The clock as an interface, so that virtual time can stand in for the real one; bounded waits; this computer's clocks."""
+"""The clock as an interface, so that virtual time can stand in for the real one; waiting within a bound."""
 
 from __future__ import annotations
 
