@@ -28,8 +28,8 @@ from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import hosts, settings
 from fcctl_tune.workers.cluster import Cluster
+from fcctl_tune.workers.hosts import print_line, this_machine
 from fcctl_tune.workers.membership import is_name
-from fcctl_tune.workers.pool import print_line, this_machine
 
 #: Set to 1 while numpy is imported: its own threads would run beside builds and timings.
 _NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
