@@ -170,7 +170,7 @@ class Collector:
 
         shown = spec.file if spec.file == "@log" else self._shown(path)
         try:
-            document = readers.read(spec.reader, path, self.env)
+            document = readers.read(spec.reader, path, self.env, shown)
             check(document, shown)
         except Malformed as fault:
             self.faults.append(str(fault))
@@ -179,9 +179,7 @@ class Collector:
                 self.nothing = self.nothing or error.hint
                 return
             self.hint = self.hint or error.hint
-            message = error.message.replace(path, shown)
-            message = message if shown in message else "%s: %s" % (shown, message)
-            (self.unavailable if error.unavailable else self.faults).append(message)
+            (self.unavailable if error.unavailable else self.faults).append(error.message)
         else:
             self.add(document, spec.reader)
 
