@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 
 class Clock(Protocol):
@@ -43,6 +44,18 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+T = TypeVar("T")
+
+
+def wait_for(check: Callable[[], T], seconds: float, clock: Clock | None = None, *, pause_s: float = 0.1) -> T:
+    """Calls ``check`` until its result is true, for ``seconds`` at most; returns the last result."""
+    clock = clock or SystemClock()
+    limit = clock.monotonic() + seconds
+    while not (result := check()) and clock.monotonic() < limit:
+        clock.sleep(pause_s)
+    return result
 
 
 #: No time that is shown, added to or stored is later: 2100-01-01, epoch seconds.

@@ -77,25 +77,25 @@ class State:
     last: bytes = b""
     damaged: list[int] = field(default_factory=list)
     count: int = 0
+    #: By kind what was parsed, and what was validated of so many lines. Replaced, never changed: threads share it.
     _parsed: dict[str, list[Line]] = field(default_factory=dict)
+    _valid: dict[str, tuple[int, list[tuple[Line, Any]]]] = field(default_factory=dict)
 
     def lines(self, kind: str) -> list[Line]:
-        own = self.raw.get(kind, [])
-        done = self._parsed.setdefault(kind, [])
-        for raw in own[len(done) :]:
-            entry = json.loads(raw)
-            project, results = entry["by"]
-            done.append(Line(kind, project, results, entry["data"]))
+        done = self._parsed.get(kind, [])
+        new = [json.loads(raw) for raw in self.raw.get(kind, [])[len(done) :]]
+        if new:
+            made = (Line(kind, project, results, one["data"]) for one in new for project, results in [one["by"]])
+            done = self._parsed[kind] = [*done, *made]
         return done
 
     def of(self, kind: str, model: type[Model]) -> list[tuple[Line, Model]]:
         """The lines of a kind that this version can read."""
-        readable = []
-        for line in self.lines(kind):
-            try:
-                readable.append((line, model.model_validate(line.data)))
-            except ValidationError:
-                continue
+        lines, (count, readable) = self.lines(kind), self._valid.get(kind, (0, []))
+        if count < len(lines):
+            new = ((line, _valid(line, model)) for line in lines[count:])
+            readable = [*readable, *((line, one) for line, one in new if one is not None)]
+            self._valid[kind] = len(lines), readable
         return readable
 
     def open(self) -> dict[str, Reservation]:
@@ -114,6 +114,13 @@ class State:
 
     def firings(self) -> dict[str, FiringCost]:
         return {one.firing: one for _, one in self.of("firing", FiringCost)}
+
+
+def _valid(line: Line, model: type[Model]) -> Model | None:
+    try:
+        return model.model_validate(line.data)
+    except ValidationError:
+        return None
 
 
 class Change:

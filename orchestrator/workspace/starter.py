@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.workspace import architectures
+from orchestrator.workspace import build_files
 from orchestrator.workspace.findings import Findings
 
 _TEST_TARGETS = ("test", "check", "tests")
@@ -95,7 +95,7 @@ def _steps(findings: Findings) -> list[_Step]:
         return _python_steps(findings)
     if findings.compiled:
         lines = {source: f"{_NVCC} {shlex.join(words)}" for source, words in findings.compiled}
-        scripts = _python_steps(replace(findings, requirements=False)) if findings.gpu_scripts else []
+        scripts = _python_steps(replace(findings, requirements="")) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
     if findings.gpu_scripts or findings.python_tests or findings.python_bench:
@@ -127,7 +127,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *
         return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        began + architectures.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
+        began + build_files.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -230,7 +230,8 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
     keep_going = not findings.cmake_tests and _run_alone(findings)
-    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
+    configure = "rm -rf build/CMakeCache.txt build/CMakeFiles &&\n" * findings.cmake_leftovers
+    configure += f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
     line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
     steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
     if findings.cmake_tests:
@@ -285,10 +286,11 @@ def _python_steps(findings: Findings) -> list[_Step]:
     elif findings.python_build or findings.requirements:
         python, more = "build/venv/bin/python", " pytest" if findings.python_tests else ""
         pip = f"{python} -m pip install"
-        line = f"fcctl-host venv build/venv\n{pip} -r requirements.txt{more}"
+        line = f"fcctl-host venv build/venv\n{pip} {findings.requirements}{more}"
         if findings.python_build:
             offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
-            line = f"fcctl-host venv build/venv\n{pip} .{more} ||\n  {offline}"
+            package = f"'.[{findings.python_extra}]'" if findings.python_tests and findings.python_extra else "."
+            line = f"fcctl-host venv build/venv\n{pip} {package}{more} ||\n  {offline}"
         steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""

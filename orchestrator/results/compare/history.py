@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from statistics import fmean, geometric_mean, median
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
-from orchestrator.base.git import git_environment
+from orchestrator.base.git import GitFailed, run_git
 from orchestrator.base.json_text import pick
 from orchestrator.results.statistics.effect import MIN_FREEDOM, Spread
 from orchestrator.results.statistics.ranks import change_points
@@ -224,17 +222,11 @@ def _files(listing: str) -> list[tuple[str, str]]:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    git = shutil.which("git")
-    if git is None:
-        return None
     try:
-        done = subprocess.run(
-            [git, *words], cwd=root, env=git_environment(), stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=TIMEOUT_S, check=False, start_new_session=True,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
+        text = run_git(root, *words, timeout_s=TIMEOUT_S)
+    except GitFailed:
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 #: Measurements looked at, the newest ones.

@@ -201,6 +201,15 @@ def test_vmap_gives_what_a_loop_gives() -> None:
     assert torch.allclose(torch.vmap(attention)(q, k, v), looped, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_pytorchs() -> None:
+    parts = [torch.randn(4, n, 16) for n in (5, 3)]
+    nested = torch.nested.nested_tensor([x.transpose(0, 1) for x in parts], layout=torch.jagged).transpose(1, 2)
+    for out in (attention(nested, nested, nested), attention(*(torch.nested.nested_tensor(parts),) * 3)):
+        for one, x in zip(out.unbind(), parts, strict=True):
+            assert torch.allclose(one, sdpa(x, x, x), atol=1e-6)
+
+
 def test_swapped_while_it_lasts_even_through_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     real = module._sdpa

@@ -1,16 +1,19 @@
-"""The commands that open a terminal on a machine: a run's tmux session, or a shell."""
+"""OpenSSH for people: the commands that open a terminal on a machine, a run's tmux session or a shell; and entries of
+the user's SSH configuration for cloud machines, by which plain ``ssh``, ``rsync`` and editors reach them."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import ConfigError, HostUnreachable, NotFoundError
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.machines.connect.bootstrap import shell_path
 from orchestrator.machines.connect.ssh.config import home_is_elsewhere, of_target, user_config
 from orchestrator.machines.provision.endpoint import key_alias
@@ -128,7 +131,8 @@ def _ssh(
         raise ConfigError(
             f"target '{target.name}' is of kind {target.kind}, which needs a cloud, and none is configured here"
         )
-    return [*shell, *_pinned_options(machine), "--", machine.endpoint.address]
+    options = [word for name, value in pinned_values(machine).items() for word in ("-o", f"{name}={value}")]
+    return [*shell, "-F", "none", *options, "--", machine.endpoint.address]
 
 
 def _options(target: SshTarget) -> list[str]:
@@ -147,11 +151,6 @@ def _options(target: SshTarget) -> list[str]:
         options += ["-J", target.proxy_jump]
     options += ["-o", f"ConnectTimeout={max(1, round(target.connect_timeout_s))}"]
     return [*options, "-o", "StrictHostKeyChecking=yes"]
-
-
-def _pinned_options(machine: PinnedMachine) -> list[str]:
-    values = pinned_values(machine)
-    return ["-F", "none", *(word for name, value in values.items() for word in ("-o", f"{name}={value}"))]
 
 
 def pinned_values(machine: PinnedMachine) -> dict[str, object]:
@@ -179,3 +178,71 @@ def pinned_values(machine: PinnedMachine) -> dict[str, object]:
 def _quoted(value: str) -> str:
     """A value of an ssh option: OpenSSH splits file names at blanks unless they are quoted."""
     return f'"{value}"' if " " in value else value
+
+
+_HEAD = "# Written by fcctl hosts ssh-config; an entry ends with its machine.\n"
+
+
+def write_entry(name: str, values: Mapping[str, object]) -> Path:
+    """Puts ``Host name`` with ``values`` into a file that ~/.ssh/config includes. Raises FcctlError."""
+    folder = _folder()
+    with disk_errors("write the SSH configuration", folder):
+        make_folders(folder, 0o700)
+        entries = {**_entries(), name: "".join(f"  {key} {value}\n" for key, value in values.items())}
+        _store(entries)
+        config, line = folder / "config", _include()
+        text = _text(config)
+        if line not in text:  # in front: an Include within a Host block counts for that host alone
+            _put(config, line + text)
+    return config
+
+
+def remove_entry(name: str) -> bool:
+    """Removes the entry; with the last one the file and its Include go, too. Whether there was one."""
+    entries = _entries()
+    if entries.pop(name, None) is None:
+        return False
+    folder = _folder()
+    with disk_errors("write the SSH configuration", folder):
+        if entries:
+            _store(entries)
+            return True
+        config = folder / "config"
+        rest = _text(config).replace(_include(), "")
+        if rest:
+            _put(config, rest)
+        else:
+            config.unlink(missing_ok=True)
+        _file().unlink(missing_ok=True)
+    return True
+
+
+def _folder() -> Path:
+    return Path.home() / ".ssh"
+
+
+def _file() -> Path:
+    return _folder() / "fcctl_config"
+
+
+def _include() -> str:
+    return f'Include "{_file()}"\n'
+
+
+def _put(path: Path, text: str) -> None:
+    real = path.resolve()  # it may be a link into a folder of dotfiles
+    write_atomic(real.parent, real.name, text.encode("utf-8", "surrogateescape"), mode=0o600)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
+
+
+def _entries() -> dict[str, str]:
+    parts = re.split(r"^Host (\S+)\n", _text(_file()), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _store(entries: Mapping[str, str]) -> None:
+    text = _HEAD + "".join(f"Host {name}\n{body}" for name, body in entries.items())
+    _put(_file(), text)
