@@ -565,6 +565,13 @@ BOX = """\
 │ naive  │ 1024 │   12.34 │
 └────────┴──────┴─────────┘
 """
+RICH = """\
+┏━━━━━━┳━━━━━━━━━━━┓
+┃ size ┃ time (ms) ┃
+┡━━━━━━╇━━━━━━━━━━━┩
+│ 1024 │ 0.5       │
+└──────┴───────────┘
+"""
 LLAMA = """\
 | model | size     | ngl |  test |              t/s |
 | ----- | -------: | --: | ----: | ---------------: |
@@ -640,6 +647,7 @@ def test_long_lines_take_no_long_time(text: str, written: Written) -> None:
         (BARS, {"naive Size=1024 GFLOP/s": 1740.1, "naive Size=1024 BW GB/s": 12.5},
          {"naive Size=1024 Time": [1234.0]}),
         (BOX, None, {"naive size=1024 time": [12.34]}),
+        (RICH, None, {"size=1024 time": [500.0]}),
         (LLAMA, {"7B Q4 3.56 GiB ngl=99 pp512 t/s": 5765.41}, None),
         (SERVED, {"Request throughput req/s": 16.36}, {"Mean TTFT": [45120.0]}),
         (STEPS, {"| loss tok/s": 50863.0, "| loss 4.03 tok/s": 50865.0}, {"loss": [80500.0], "loss 4.03": [79500.0]}),
