@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
-    from orchestrator.machines.connect.connector import Connector
-    from orchestrator.machines.connect.reconnect import ReconnectingHost
+    from orchestrator.machines.connect.reconnect import Connector, ReconnectingHost
     from orchestrator.machines.connect.ssh.fabric_connection import Connection
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
     from orchestrator.machines.host_api import Bundles
@@ -162,7 +161,7 @@ def machine_book() -> FileMachineCache:
 
 def connector(known_clouds: Clouds | None = None, *, may_ask: bool = True) -> Connector:
     """The way to all machines that are up. ``may_ask``: on a terminal, for the passphrase of a key."""
-    from orchestrator.machines.connect.connector import Connector
+    from orchestrator.machines.connect.reconnect import Connector
 
     def resolve(target: CloudTarget | SandboxTarget) -> CloudTarget:
         return (known_clouds or clouds()).resolve(target)

@@ -268,7 +268,7 @@ def bounds(known: Iterable[UsageRecord], now: float) -> list[UsageRecord]:
     records = []
     for record in latest(known):
         if record.stopped is None:
-            limit = now if record.fence is None else min(now, record.fence + FENCE_LATENESS_S)
+            limit = min(now, record.latest_end)
             records.append(record.model_copy(update={"stopped": max(limit, record.started), "seen": now,
                                                      "bound": True}))  # fmt: skip
     return records

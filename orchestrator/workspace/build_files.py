@@ -278,7 +278,9 @@ def programs(folder: Path) -> Iterator[Program]:
 #: ``sm_86``, ``compute_75``; not ``sm_90a``, whose kernels run nowhere else, nor a file ``sm_80.cu``.
 _LITERAL = re.compile(r"\b(?:sm|compute)_\d+\b(?![.-])")
 #: CMake's ``set(CMAKE_CUDA_ARCHITECTURES 70)``, ``CUDA_ARCHITECTURES "75;86-real"``.
-_CMAKE_LIST = re.compile(r"CUDA_ARCHITECTURES\W{1,2}\d+\b")
+_CMAKE_LIST = re.compile(r"CUDA_ARCHITECTURES\W{1,2}(?:\d+|native)\b")
+#: The GPU of the machine that compiles, which may have none.
+_NATIVE = re.compile(r"-arch(?:itecture)?[= ]native\b")
 _ONE_GPU_ALONE = re.compile(r"\b(?:sm|compute)_\d+[af]\b|CUDA_ARCHITECTURES[^)\n]*\d[af]\b")
 _FILE_NAME = re.compile(r"\b(?:sm|compute)_\d+[.-]\w")
 #: Make's variables that are numbers of GPUs: ``sm_$(SM)``, ``compute_$(subst .,,${COMPUTE})``; and loops over them.
@@ -288,9 +290,10 @@ _LOOP = re.compile(r"\$[({]foreach\s+(\w+)\s*,\s*\$[({](\w+)[)}]")
 _CMAKE_VARIABLE = re.compile(r'CUDA_ARCHITECTURES["\s]+\$\{(?!CMAKE_)(\w+)\}')
 
 _SETTABLE = r"NOT\s+\(?\s*(?:DEFINED\s+)?%(name)s\b|set\s*\(\s*%(name)s\b[^)]*\bCACHE\b"
-#: What rewrites the two patterns above.
+#: What rewrites the three patterns above.
 _IN_FLAGS = r"s/\b(sm|compute)_[0-9]+\b/\1_$FCCTL_CUDA_ARCH/g"
-_IN_LISTS = r"s/(CUDA_ARCHITECTURES\W{1,2})[0-9]+(-[a-z]+)?([; ]+[0-9]+(-[a-z]+)?)*/\1$FCCTL_CUDA_ARCH/g"
+_IN_NATIVE = r"s/(-arch(itecture)?[= ])native\b/\1sm_$FCCTL_CUDA_ARCH/g"
+_IN_LISTS = r"s/(CUDA_ARCHITECTURES\W{1,2})([0-9]+|native)(-[a-z]+)?([; ]+[0-9]+(-[a-z]+)?)*/\1$FCCTL_CUDA_ARCH/g"
 
 
 def rewritten(texts: Mapping[Path, str]) -> dict[Path, str]:
@@ -298,7 +301,8 @@ def rewritten(texts: Mapping[Path, str]) -> dict[Path, str]:
     found = {}
     for path, text in texts.items():
         if not _ONE_GPU_ALONE.search(text) and not _FILE_NAME.search(text):
-            commands = [_IN_FLAGS] * bool(_LITERAL.search(text)) + [_IN_LISTS] * bool(_CMAKE_LIST.search(text))
+            patterns = {_IN_FLAGS: _LITERAL, _IN_NATIVE: _NATIVE, _IN_LISTS: _CMAKE_LIST}
+            commands = [command for command, pattern in patterns.items() if pattern.search(text)]
             if commands:
                 found[path] = " ".join(f'-e "{command}"' for command in commands)
     return found

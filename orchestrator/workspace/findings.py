@@ -123,6 +123,7 @@ class Findings:
     names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
     cmake: bool = False
     cmake_tests: bool = False
+    cmake_leftovers: bool = False  # the folder build has CMake's files of another computer
     builder: str = ""  # just, meson or bazel; just's recipes are the make_targets
     programs: tuple[Program, ...] = ()  # what the build makes
     unnamed_programs: bool = False  # it makes programs whose names are not known, and that need no arguments
@@ -131,7 +132,8 @@ class Findings:
     rewritten: tuple[tuple[str, str], ...] = ()  # build files that name GPUs, and sed's options for the target's
     arch_variables: tuple[str, ...] = ()  # of make or CMake, for the GPU's number
     python_build: str | None = None  # build.py, setup.py, or pyproject.toml: what pip installs
-    requirements: bool = False  # requirements.txt, for scripts and tests that nothing builds
+    python_extra: str = ""  # its optional dependencies for tests
+    requirements: str = ""  # pip's arguments for scripts and tests that nothing builds
     python_tests: bool = False
     python_test_script: str = ""  # whose tests pytest does not find by itself
     python_bench: str | None = None  # a script that times something

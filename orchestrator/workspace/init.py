@@ -16,7 +16,7 @@ from orchestrator.base.run_id import slug
 from orchestrator.runs.job.files import example_workspace
 from orchestrator.runs.job.job import MAX_JOB_NAME
 from orchestrator.workspace import starter
-from orchestrator.workspace.findings import MAIN, files_below, read_text
+from orchestrator.workspace.findings import MAIN, MAX_SOURCES, files_below, read_text
 from orchestrator.workspace.inspection import gpu_scripts, has_build, inspect_folder
 
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
@@ -193,16 +193,20 @@ def _free_backup(path: Path) -> Path:
 
 def _projects(folder: Path) -> dict[str, str]:
     """Job name -> folder below ``folder``, of those that build or run on their own, if ``folder`` itself has nothing
-    that does and one of them has a build or a script for the GPU."""
+    that does, and one of them has a build or a script for the GPU, or they have more programs than one job runs."""
     if has_build(folder) or any(folder.glob("*.cu")) or any(gpu_scripts(folder)):
         return {}
     found: dict[Path, bool] = {}
+    programs = 0
     for place in dict.fromkeys(path.parent for path in files_below(folder) if path.parent != folder):
         if not any(above in found for above in place.parents) and place.name not in _NO_PROJECTS:
             alone = has_build(place) or any(gpu_scripts(place))
-            if alone or any(MAIN.search(read_text(source)) for source in place.glob("*.cu")):
+            mains = sum(MAIN.search(read_text(source)) is not None for source in place.glob("*.cu"))
+            programs += mains
+            if alone or mains:
                 found[place] = alone
-    paths = [place.relative_to(folder).as_posix() for place in found] if any(found.values()) else []
+    several = any(found.values()) or programs > MAX_SOURCES
+    paths = [place.relative_to(folder).as_posix() for place in found] if several else []
     jobs: dict[str, str] = {}
     for path in paths[:_MAX_PROJECTS]:
         jobs[_job_name(path, jobs)] = path

@@ -38,10 +38,6 @@ class Workspace:
         return self.loaded.config
 
     @property
-    def jobs_dir(self) -> Path:
-        return self.root / Path(self.config.project.jobs).expanduser()
-
-    @property
     def results_dir(self) -> Path:
         return self.root / Path(self.config.project.results).expanduser()
 
@@ -66,7 +62,8 @@ class Workspace:
         """The jobs of this workspace and the built-in ones."""
         from orchestrator.runs.job.files import JobFiles  # imports a YAML parser
 
-        return JobFiles(self.root, self.jobs_dir, lambda: self.searches)
+        folder = self.root / Path(self.config.project.jobs).expanduser()
+        return JobFiles(self.root, folder, lambda: self.searches)
 
     @cached_property
     def searches(self) -> TuneFiles:

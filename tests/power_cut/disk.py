@@ -21,6 +21,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,12 +68,13 @@ class Disk:
         self._persist(range(len(self._pending)))
 
     # ------------------------------------------------------------------------------------------ what happened
-    def observe(self) -> bool:
-        """Whether contents or names changed since the last call."""
+    def observe(self, only: str | None = None) -> bool:
+        """Whether contents or names changed since the last call. ``only``: no other known file's contents can have."""
         seen: dict[int, dict[str, int]] = {}
         reachable: dict[int, int] = {}
         self._alone = {}
-        wrote = self._scan(self._root, "", seen, reachable)
+        number = self._number(os.lstat(self._root), reachable)
+        wrote = self._scan(self._root, "", number, seen, reachable, only)
         self._numbers = reachable
         changes: list[Change] = []
         for folder, names in seen.items():
@@ -84,22 +86,26 @@ class Disk:
             self._pending.append(changes)
         return bool(changes) or wrote
 
-    def _scan(self, path: str, below: str, seen: dict[int, dict[str, int]], reachable: dict[int, int]) -> bool:
-        wrote = False
-        number = self._number(os.lstat(path), reachable)
+    def _scan(
+        self, path: str, below: str, number: int, seen: dict[int, dict[str, int]], reachable: dict[int, int],
+        only: str | None,
+    ) -> bool:  # fmt: skip
+        wrote, known = False, len(self._inodes)
         names = seen[number] = {}
         with os.scandir(path) as entries:
-            children = sorted(entries, key=lambda entry: entry.name)
+            children = sorted(entries, key=attrgetter("name"))
         for child in children:
             facts = child.stat(follow_symlinks=False)
             if child.name.startswith(self._apart):
                 self._alone[below + child.name] = facts
                 continue
-            names[child.name] = self._number(facts, reachable)
+            own = names[child.name] = self._number(facts, reachable)
             if stat.S_ISDIR(facts.st_mode):
-                wrote |= self._scan(child.path, f"{below}{child.name}/", seen, reachable)
+                wrote |= self._scan(child.path, f"{below}{child.name}/", own, seen, reachable, only)
                 continue
-            inode, content = self._inodes[names[child.name]], _content(child.path, facts.st_mode)
+            if only not in (None, child.path) and own < known:
+                continue
+            inode, content = self._inodes[own], _content(child.path, facts)
             if stat.S_ISLNK(facts.st_mode):
                 inode.versions = [content]  # a link is its name
             elif inode.versions[-1] != content:
@@ -158,7 +164,7 @@ class Disk:
         for _ in range(most - len(kept) if len(options) + len(names) > 3 else 0):
             kept.append((chance.choice(names), {n: chance.randrange(len(c)) for n, c in options.items()}))
         alone = {
-            name: Node(facts.st_mode, _content(f"{self._root}/{name}", facts.st_mode), -facts.st_ino)
+            name: Node(facts.st_mode, _content(f"{self._root}/{name}", facts), -facts.st_ino)
             for name, facts in self._alone.items()
         }
         for turn, (left, data) in enumerate(kept):
@@ -200,22 +206,29 @@ def _apply(names: dict[str, int], name: str, number: int | None) -> None:
         names[name] = number
 
 
-def _content(path: str, mode: int) -> bytes:
-    if stat.S_ISLNK(mode):
+def _content(path: str, facts: os.stat_result) -> bytes:
+    if stat.S_ISLNK(facts.st_mode):
         return os.fsencode(os.readlink(path))
     fd = _os_open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return b"".join(iter(lambda: os.read(fd, 1 << 20), b""))
+        return os.read(fd, facts.st_size)
     finally:
         os.close(fd)
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    """How many bytes are the same from the beginning."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if one[least:middle] == other[least:middle] else (least, middle - 1)
+    return least
 
 
 def _contents_left(versions: list[bytes]) -> list[bytes]:
     """What an unsynced file may hold: all of it first, what is durable last."""
     durable, before, last = versions[0], versions[-2], versions[-1]
-    same = next(
-        (at for at, (a, b) in enumerate(zip(before, last, strict=False)) if a != b), min(len(before), len(last))
-    )
+    same = _alike(before, last)
     torn: list[bytes] = []
     if len(last) > same:
         edges = {(same + len(last)) // 2, *range((same // SECTOR + 1) * SECTOR, len(last), SECTOR)}

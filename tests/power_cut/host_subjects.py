@@ -109,7 +109,7 @@ class Outcome(Subject):
             path = Path(run.folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        outcome = runs.unstarted_outcome(_plan("0" * 64), "passed", "")
+        outcome = runs.outcome(_plan("0" * 64), "passed", "")
         runs.write_outcome(run, outcome, files.DiskReserve(run.reserve))
         done("finished")
 

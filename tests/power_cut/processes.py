@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fcctl_remote.run.process import become_subreaper
-from tests.power_cut.play import Cut, Result, restore
+from tests.power_cut.play import Cut, restore
 from tests.power_cut.process_scenarios import SCENARIOS, PreloadedWorkspace, Scenario
-from tests.power_cut.recorded import Record, replaying
+from tests.power_cut.recorded import Record, Replay, replaying
 from tests.support import forked, scratch
 from tests.support.sshd import end_processes_of
 
@@ -35,6 +35,17 @@ class Recording:
     @property
     def before(self) -> Path:
         return self.place.base / "before"
+
+    @contextmanager
+    def replay(self, ignore: str | None = None) -> Iterator[Replay]:
+        """From the beginning, in a folder of its own."""
+        folder = self.place.base / "replayed"
+        shutil.copytree(self.before, folder, symlinks=True)
+        try:
+            with replaying(folder, ignore) as replay:
+                yield replay
+        finally:
+            shutil.rmtree(folder)
 
 
 @contextmanager
@@ -79,9 +90,7 @@ def cuts(made: Recording, most: int, ignore: str | None = None) -> Iterator[Cut]
     """Crash states, no two alike."""
     chosen, seen = set(moments(made.records, most)), set[int]()
     promises: tuple[str, ...] = ()
-    folder = made.place.base / "replayed"
-    shutil.copytree(made.before, folder, symlinks=True)
-    with replaying(folder, ignore) as replay:
+    with made.replay(ignore) as replay:
         for at, record in enumerate(made.records, 1):
             replay.apply(record)
             if record.kind == "D":
@@ -96,7 +105,6 @@ def cuts(made: Recording, most: int, ignore: str | None = None) -> Iterator[Cut]
                 cut = new[:4][-1] if record.kind == "D" else random.Random(at).choice(new)
                 seen.add(looks(cut))
                 yield cut
-    shutil.rmtree(folder)
 
 
 def looks(cut: Cut) -> int:
@@ -118,14 +126,10 @@ def judge(made: Recording, cut: Cut, boot: str) -> str | None:
     return None
 
 
-def play_processes(made: Recording, most: int, ignore: str | None = None) -> Result:
-    result = Result(len(made.records))
-    for cut in cuts(made, most, ignore):
-        result.states += 1
-        violation = judge(made, cut, f"boot {result.states}")
-        if violation is not None:
-            result.violations.append(violation)
-    return result
+def play_processes(made: Recording, most: int, ignore: str | None = None) -> Iterator[str | None]:
+    """What :func:`judge` finds, of each crash state."""
+    for number, cut in enumerate(cuts(made, most, ignore)):
+        yield judge(made, cut, f"boot {number}")
 
 
 def table(most: int = 22) -> list[str]:
@@ -136,10 +140,10 @@ def table(most: int = 22) -> list[str]:
     for scenario in SCENARIOS:
         at = seconds()
         with recording(scenario()) as made:
-            result = play_processes(made, most)
-        print(f"{scenario.__name__:<18}{result.operations:>11}{result.states:>14}{seconds() - at:>9.2f}", flush=True)
-        operations, states = operations + result.operations, states + result.states
-        faults += [f"{scenario.__name__}: {violation}" for violation in result.violations]
+            found = list(play_processes(made, most))
+        print(f"{scenario.__name__:<18}{len(made.records):>11}{len(found):>14}{seconds() - at:>9.2f}", flush=True)
+        operations, states = operations + len(made.records), states + len(found)
+        faults += [f"{scenario.__name__}: {violation}" for violation in filter(None, found)]
     print(f"{'all':<18}{operations:>11}{states:>14}{seconds() - began:>9.2f}")
     return faults
 

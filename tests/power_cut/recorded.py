@@ -107,7 +107,7 @@ class Replay:
 
     def apply(self, record: Record) -> None:
         if self._changes(record):
-            self.disk.observe()
+            self.disk.observe(str(self._root / record.path))
         if record.kind == "F" and not (self._ignore and re.search(self._ignore, record.path)):
             fd = self._descriptor(record)
             if fd is not None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.provision import decide as decision
-from orchestrator.machines.provision.find import Changes
+from orchestrator.machines.provision import release as releasing
+from orchestrator.machines.provision.find import Changes, find_machines
 from orchestrator.machines.provision.release import Released
 from orchestrator.money import audit, usage_recorder
 from orchestrator.runs import actions as moves
@@ -24,6 +25,7 @@ from orchestrator.sessions import session
 from tests.simulation import cloud_port, commands
 from tests.simulation.judge import first_line
 from tests.simulation.schedule import Schedule, draw
+from tests.simulation.world import Fault
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,11 @@ def nothing_without_its_line(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(moves, "may_wait", lambda *_: False)
 
 
+def only_what_is_there(patch: pytest.MonkeyPatch) -> None:
+    """A start that the cloud has not begun is not waited for: the machine is off."""
+    patch.setattr(releasing, "find_settled", lambda parts, target, _: find_machines(parts.clouds.open(target), target))
+
+
 MUTANTS = [
     Mutant("no fence", no_fence, "vm was started"),
     Mutant("a longer fence", longer_fence, "$", seed=8),
@@ -174,4 +181,8 @@ MUTANTS = [
     Mutant("no lock", no_lock, "a second vm is being created"),
     Mutant("no second look", no_second_look, "vm is RUNNING after"),
     Mutant("nothing without its line", nothing_without_its_line, "vm is RUNNING after", seed=102),
-]
+    Mutant(
+        "only what is there", only_what_is_there, "vm is RUNNING after",
+        schedule=Schedule(1, (Fault(1, "pending", 90.0), Fault(22, "interrupt")), ("run", "ps")),
+    ),
+]  # fmt: skip

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, CloudError
+from orchestrator.base.threads import in_thread
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud, MachineParts
-from orchestrator.machines.connect.reconnect import in_thread
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 
@@ -56,12 +56,13 @@ def find_machines(cloud: Cloud, target: CloudTarget, *, everywhere: bool = False
     return machines
 
 
-def find_settled(cloud: Cloud, clock: Clock, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
-    """As :func:`find_machines`. A start or creation in ``zones`` that the cloud has not begun is waited for: until then
-    the machine looks as if it had never been asked for, and it goes on later.
+def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
+    """As :func:`find_machines`. Waits for a start or creation in ``zones`` that the cloud has not begun: until then
+    the machine looks as if nobody had requested it, and it starts later.
 
     Raises CloudError, too, if it is still pending after :data:`STOP_LIMIT_S`.
     """
+    cloud, clock = parts.clouds.open(target), parts.clock
     deadline = clock.monotonic() + STOP_LIMIT_S
     while True:
         pending = [change for zone in zones if (change := _pending_start(cloud, zone, target.instance))]
@@ -73,10 +74,11 @@ def find_settled(cloud: Cloud, clock: Clock, target: CloudTarget, zones: Collect
         if clock.monotonic() > deadline:
             raise CloudError(
                 f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
-                f"may still happen",
+                f"may still start",
                 cause=f"{waiting.name} is {waiting.state}",
                 hint="see later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
             )
+        parts.observer.phase("release", f"the {waiting.type} of {target.instance} has not begun: waiting for it")
         cloud.wait(waiting, PENDING_POLL_S)
 
 
@@ -118,9 +120,6 @@ class Changes:
         operation = change(request_id)
         if operation.started is not None:
             self.cloud_ahead_s = operation.started - requested
-        return self._wait(operation, limit_s)
-
-    def _wait(self, operation: Operation, limit_s: float) -> Operation:
         deadline = self.clock.monotonic() + limit_s
         while not operation.done and self.clock.monotonic() < deadline:
             operation = self.cloud.wait(operation, max(1.0, deadline - self.clock.monotonic()))

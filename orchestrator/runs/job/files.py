@@ -38,7 +38,7 @@ class JobFiles:
 
     def names(self) -> list[str]:
         """Every job there is, sorted, whether its file is valid or not."""
-        own = {path.stem for path in self.folder.glob("*.yaml") if not path.name.startswith(".")}
+        own = {path.stem for path in self.folder.glob("*.yaml") if not path.name.startswith(".") and path.is_file()}
         return sorted(own | {name for name in BUILT_IN if self._built_in(name)})
 
     def path(self, name: str) -> Path:

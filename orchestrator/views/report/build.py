@@ -116,6 +116,7 @@ def _row(document: Document, timing: Timing, entry: dict[str, Any], peers: Peers
         run="",
         machine=gpu or clean(content.get("device") or "", 60) or NO_GPU,
         document=document.path,
+        name=clean(timing.name, 80),
         label=clean(named if ours else _backend_label(timing), 60),
         case=clean(timing.case if timing.variant else "", 60),
         mode=clean(timing.mode, 20),
@@ -134,12 +135,17 @@ def _row(document: Document, timing: Timing, entry: dict[str, Any], peers: Peers
 
 
 def _against(timing: Timing, peers: Peers) -> dict[str, Ratio]:
-    """By backend, and the fastest as ``best``."""
+    """By backend, the fastest as ``best``; and by variant, where another of ours was timed beside it."""
     ratios: dict[str, Ratio] = {}
     for reference in peers.references(timing):
         if ratio := peers.ratio(timing, reference):
             ratios.setdefault(_backend(reference), ratio)
             ratios.setdefault("best", ratio)
+    beside = [] if timing.is_reference else peers.groups[timing.case, timing.mode, timing.unit]
+    for other in beside:
+        named = not other.is_reference and other.variant != timing.variant
+        if named and (ratio := peers.ratio(timing, other)):
+            ratios.setdefault(clean(other.variant, 24), ratio)
     return ratios
 
 

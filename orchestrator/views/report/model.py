@@ -40,6 +40,7 @@ class Row:
     run: str
     machine: str
     document: str  # the path of the one it is from
+    name: str  # the benchmark's, as its tool says it
     label: str
     case: str
     mode: str

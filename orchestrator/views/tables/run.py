@@ -153,7 +153,11 @@ def _blocks(
         rows = (_step(step, documents, below=step in failed) for step in record.steps)
         yield from (Heading("Steps"), Grid(("",) * 4, tuple(rows), numbers=(2,), fold=(3,)))
     for document in documents.items:
-        if found := section(document):
+        if document is next(iter(documents.of("benchmark")), None):
+            from orchestrator.views.tables.benchmark import benchmark  # not for what measured nothing
+
+            yield from (Heading("Benchmark"), *benchmark(Shown(record, folder, documents)))
+        elif found := section(document):
             several = len(documents.of(document.kind)) > 1
             yield from (Heading(found[0], clean(document.step, 40) if several else ""), *found[1])
     if profiles := [*profile_blocks(profiled(Shown(record, folder, documents)))]:

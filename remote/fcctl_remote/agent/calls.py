@@ -3,10 +3,11 @@ waits."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fcctl_remote import wire
 from fcctl_remote.agent import shell
@@ -50,11 +51,11 @@ class Calls:
         """Raises: Refusal: bad_request, if there is no such call; whatever the call raises."""
         if name not in METHODS:
             raise Refusal("bad_request", "unknown method %r" % name[:80])
+        self.layout.ensure()
         result: tuple[Any, bytes] = getattr(self, name)(params, blob)
         return result
 
     def hello(self, _params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        self.layout.ensure()
         shell.install(self.layout, self.runner)
         hello = wire.Hello(
             wire_version=wire.WIRE_VERSION,
@@ -76,35 +77,26 @@ class Calls:
         return hello, b""
 
     def tree_diff(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        self.layout.ensure()
-        workspace = _text(params, "workspace")
-        root, index = self.layout.tree(workspace), self.layout.index(workspace)
         entries = tree.parse_manifest(blob)
-        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
-            os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
-            return tree.Tree(root, index).diff(entries), b""
+        with self._tree(params) as source:
+            return source.diff(entries), b""
 
     def tree_put(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent import transfer
 
-        self.layout.ensure()
-        workspace = _text(params, "workspace")
         listed = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
-        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
-            return {"files": transfer.put(self.layout.tree(workspace), listed, blob)}, b""
+        with self._tree(params) as source:
+            return {"files": transfer.put(source.root, listed, blob)}, b""
 
     def snapshot(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        self.layout.ensure()
-        workspace, digest = _text(params, "workspace"), _text(params, "tree_sha256")
-        run = self.layout.run(_text(params, "run_id"))
+        digest, run = _text(params, "tree_sha256"), self.layout.run(_text(params, "run_id"))
         entries = tree.parse_manifest(blob)
-        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
+        with self._tree(params) as source:
             present = files.read_object(run.source_facts)
             if present is not None and os.path.isdir(run.source) and _is_whole(run, present):
                 return _same_snapshot(present, digest), b""
             files.make_folders(run.folder)
             tree.remove_tree(run.source)
-            source = tree.Tree(self.layout.tree(workspace), self.layout.index(workspace))
             made = source.snapshot(entries, digest, run.source)
             facts = {**wire.encode(made), "boot_id": hostfacts.boot_id()}
             files.write_atomic(run.source_facts, files.to_json(facts), durable=False)
@@ -113,7 +105,6 @@ class Calls:
     def bundle(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.base.bundles import Bundles
 
-        self.layout.ensure()
         sha256, size, offset = _text(params, "sha256"), _count(params, "size"), _count(params, "offset")
         return Bundles(self.layout).take(sha256, size, offset, blob), b""
 
@@ -121,7 +112,6 @@ class Calls:
         from fcctl_remote.agent.submit import submit
 
         plan = wire.decode(wire.RunPlan, params.get("plan"))
-        self.layout.ensure()
         given = dict(params.get("secrets") or {})
         return submit(self.layout, plan, self.runner, {name: str(given.get(name, "")) for name in plan.secrets}), b""
 
@@ -194,7 +184,6 @@ class Calls:
     def lease(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.run.shutdown_timer import LeaseKeeper
 
-        self.layout.ensure()
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
 
     def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
@@ -203,6 +192,14 @@ class Calls:
         given = {str(name): str(value) for name, value in dict(params.get("env") or {}).items()}
         found = document.collect({**os.environ, **given})
         return {"document": found, "text": document.render(found), "exit_code": document.exit_code(found)}, b""
+
+    @contextlib.contextmanager
+    def _tree(self, params: Mapping[str, Any]) -> Iterator[tree.Tree]:
+        """The workspace's tree, for this call alone."""
+        workspace = _text(params, "workspace")
+        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
+            os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
+            yield tree.Tree(self.layout.tree(workspace), self.layout.index(workspace))
 
     def _known(self, params: Mapping[str, Any]) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))

@@ -50,7 +50,7 @@ KNOWN = {
         "and call a function of that file",
     r"Ninja is required to load C\+\+ extensions|ninja: (command )?not found|directory: 'ninja'":
         'ninja is missing on the machine: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
-    r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
+    r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|but the target was not found|cannot find -l|"
     r"fatal error: (cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvml|cupti|cutlass|cute)\S*: No such file|"
     r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)":
         "a library of the build is missing on the machine: install its development package, name its folders in the "
@@ -86,7 +86,7 @@ KNOWN = {
     r"Could not find a version that satisfies|No matching distribution|Could not resolve host|in name resolution":
         "the machine has no network, or the package does not exist: install before the run what the build downloads; "
         "pip install --no-build-isolation --no-deps . needs no package index",
-    r"No module named":
+    r"No module named '?(?P<NAME>\w{1,80})":
         "a Python package is missing on the machine: install it for the Python of the step, "
         '"$FCCTL_PYTHON" -m pip install NAME',
     r"CMake [\d.]+ or higher is required":
@@ -130,9 +130,11 @@ def for_log(text: str, exit_code: int | None, arch: str | None = None) -> str | 
     """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure. ``arch`` is
     the step's FCCTL_CUDA_ARCH."""
     for pattern, hint in KNOWN.items():
-        if re.search(pattern, text, re.MULTILINE):
+        found = re.search(pattern, text, re.MULTILINE)
+        if found:
             flag = "-arch=sm_$FCCTL_CUDA_ARCH"
-            return hint.replace(flag, f"{flag} (here sm_{arch})") if arch else hint
+            told = hint.replace(flag, f"{flag} (here sm_{arch})") if arch else hint
+            return told.replace("NAME", found["NAME"]) if "NAME" in found.groupdict() else told
     return EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 

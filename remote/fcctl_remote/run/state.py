@@ -201,21 +201,20 @@ def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskRese
     reserve.write(lambda: files.write_atomic(run.outcome, data))
 
 
-def skipped(steps: list[wire.StepSpec]) -> list[wire.StepResult]:
-    return [wire.StepResult(step.id, "skipped", activity=step.activity) for step in steps]
-
-
-def unstarted_outcome(plan: wire.RunPlan, status: str, message: str) -> wire.Outcome:
-    """The ending of a run of which no step ran."""
+def outcome(plan: wire.RunPlan, status: str, message: str | None, state: State | None = None) -> wire.Outcome:
+    """The ending of a run; without ``state`` of one that never began. Steps that it does not have are skipped."""
     now = time.time()
+    steps = state.steps if state is not None else []
+    rest = [wire.StepResult(step.id, "skipped", activity=step.activity) for step in plan.steps[len(steps) :]]
     return wire.Outcome(
         run_id=plan.run_id,
         job=plan.job,
         status=status,
         exit_code=EXIT_CODES[status],
-        started=now,
+        started=(state.started if state is not None else 0.0) or now,
         finished=now,
-        steps=skipped(plan.steps),
+        steps=steps + rest,
+        host=state.host if state is not None else {},
         message=message,
         tree_sha256=plan.tree_sha256,
     )

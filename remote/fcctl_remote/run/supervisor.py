@@ -139,11 +139,7 @@ class Supervisor(RunControl):
         elif self.ending is None:
             self.message = gates.incomplete([*(step.result for step in self.plan.adopted), *state.steps])
             self.ending = "passed" if self.message is None else "incomplete"
-        outcome = runs.unstarted_outcome(self.plan, self.ending, self.message or "")
-        outcome.message = self.message
-        outcome.started = state.started or outcome.started
-        outcome.host = state.host
-        outcome.steps = state.steps + runs.skipped(self.plan.steps[len(state.steps) :])
+        outcome = runs.outcome(self.plan, self.ending, self.message, state)
         lost.conclude(self.run, outcome, self.events)
         self.mirror.note("%s%s" % (outcome.status, ": " + self.message if self.message else ""))
         self.queue.leave()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing.context
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +44,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def kernel(
-    built: Built, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[separate.Kernel]:
+    built: Built, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, judging: None
+) -> separate.Kernel:
     monkeypatch.setenv("CHEAT", request.param)
     monkeypatch.setenv("JUDGE", str(os.getpid()))
     monkeypatch.setenv("FCCTL_OUT", str(tmp_path))
@@ -56,11 +54,7 @@ def kernel(
     monkeypatch.setattr(sampling, "MAX_CALLS", 2)  # a call that seems short is not asked for so often
     monkeypatch.setattr(sampling, "LEAD_IN_S", 0.0)  # the work sleeps: no clock of a processor comes to a steady state
     separate.protect()
-    try:
-        yield separate.Runner("cpu").kernel(built)
-    finally:
-        separate.end()
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as other tests expect it
+    return separate.Runner("cpu").kernel(built)
 
 
 def figure(kernel: separate.Kernel) -> float:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def run(out: Path, cache: Path, *arguments: str, path: str = "kernels") -> subpr
     return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture
+def command(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, judging: None) -> Callable[..., int]:
+    """The same in this process: the exit code."""
+    for name, value in (("FCCTL_OUT", tmp_path), ("FLASHCORE_CACHE", cache), ("CUDA_VISIBLE_DEVICES", "")):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(ROOT)
+    return lambda *arguments: main(arguments)
+
+
 def document(out: Path, kind: str) -> dict[str, object]:
     found = [d for d in (json.loads(p.read_text()) for p in out.glob("*.json")) if d.get("kind") == kind]
     assert len(found) == 1
@@ -41,13 +51,12 @@ def document(out: Path, kind: str) -> dict[str, object]:
 
 
 @pytest.mark.full
-def test_build_and_bench_of_the_cpu_kernel(tmp_path: Path, cache: Path) -> None:
-    """Its 20 cases are checked in tests/e2e/test_demo.py."""
-    assert run(tmp_path, cache, "build", "cpu").returncode == 0
+def test_build_and_bench_of_the_cpu_kernel(tmp_path: Path, command: Callable[..., int]) -> None:
+    """Its 20 cases are checked in tests/e2e/test_demo.py, in processes of their own."""
+    assert command("build", "cpu") == 0
     assert document(tmp_path, "build")["variant"] == "cpu"
 
-    timed = run(tmp_path, cache, "bench", "cpu", "--shape", "s64")
-    assert timed.returncode == 0, timed.stderr
+    assert command("bench", "cpu", "--shape", "s64") == 0
     benchmark = document(tmp_path, "benchmark")
     rows = {row["name"]: row for row in benchmark["benchmarks"]}
     assert set(rows) == {"s64", "s64/sdpa"}
@@ -89,15 +98,10 @@ def test_errors_say_what_to_do(
     code: int,
     said: str,
     tmp_path: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("FCCTL_OUT", str(tmp_path))
-    monkeypatch.setenv("FLASHCORE_CACHE", str(cache))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.chdir(ROOT)
-    assert main(arguments) == code
+    assert command(*arguments) == code
     assert said in capsys.readouterr().err
     assert list(tmp_path.glob("*.json")) == []
 
@@ -110,10 +114,9 @@ def test_an_error_is_the_exit_code(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: Path) -> None:
+def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, command: Callable[..., int]) -> None:
     label = "cpu:ROWS=64+KEYS=64"
-    checked = run(tmp_path, cache, "check", label, "--shape", "s64", "--seeds", "1,2,3", "--sanitize")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert command("check", label, "--shape", "s64", "--seeds", "1,2,3", "--sanitize") == 0
     correctness = document(tmp_path, "correctness")
     assert correctness["seeds"] == [1, 2, 3]
     assert correctness["label"] == label
@@ -127,8 +130,7 @@ def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: P
     assert 0 < summary["max_rel_rms"] <= 1e-3
     assert 0 < summary["of_sdpa"] <= 2
 
-    timed = run(tmp_path, cache, "bench", "cpu", "--shape", "s64", "--against", label)
-    assert timed.returncode == 0, timed.stderr
+    assert command("bench", "cpu", "--shape", "s64", "--against", label) == 0
     benchmark = document(tmp_path, "benchmark")
     assert benchmark["method_version"] >= 3
     assert [row["name"] for row in benchmark["benchmarks"]] == ["s64", f"s64/{label}"]
@@ -136,8 +138,8 @@ def test_a_variant_with_settings_is_one_name_everywhere(tmp_path: Path, cache: P
 
 
 @pytest.mark.full
-def test_the_null_is_repeated_and_counted(tmp_path: Path, cache: Path) -> None:
-    assert run(tmp_path, cache, "bench", "cpu", "--shape", "1,1,16,64", "--null", "2").returncode == 0
+def test_the_null_is_repeated_and_counted(tmp_path: Path, command: Callable[..., int]) -> None:
+    assert command("bench", "cpu", "--shape", "1,1,16,64", "--null", "2") == 0
     metrics = document(tmp_path, "metrics")["metrics"]
     assert metrics["1,1,16,64.wall.repeats"] == 2
     assert 0 <= metrics["1,1,16,64.wall.both"] <= metrics["1,1,16,64.wall.covering_1"] <= 2

@@ -8,10 +8,13 @@ copy of the sources; nothing else about them changes.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import fcntl
 import functools
 import platform
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +26,9 @@ from flashcore.registry import CSRC
 from flashcore.variant import Variant
 
 HERE = Path(__file__).parent
+#: Of this process and of the workers that are forked from it.
+SHARED = Path(tempfile.mkdtemp(prefix="fcctl-cuda-on-cpu-"))
+atexit.register(shutil.rmtree, SHARED, ignore_errors=True)
 #: The processor converts halves; every x86-64 of the last ten years does. Otherwise each is a call.
 HALVES = ["-mf16c"] if platform.machine() in ("x86_64", "AMD64") else []
 
@@ -44,12 +50,16 @@ def plain_command(compiler: str) -> list[str]:
     return [compiler, *apart(compiler), "-std=c++17", "-fPIC", "-U_FORTIFY_SOURCE"]
 
 
-@functools.cache
-def race_detector(compiler: str) -> bytes:
-    """races.cpp as an object file: compiled once, since it takes as long as many a kernel."""
-    with tempfile.TemporaryDirectory() as folder:
-        run([*plain_command(compiler), "-O2", "-c", str(HERE / "races.cpp"), "-o", f"{folder}/races.o"])
-        return Path(folder, "races.o").read_bytes()
+def compiled_once(argv: list[str], folder: str, name: str) -> Path:
+    """The folder with what ``argv`` makes, of all workers by the first one that needs it."""
+    found = SHARED / folder
+    found.mkdir(exist_ok=True)
+    with (found / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (found / name).exists():
+            run([*argv, "-o", str(found / "new")])
+            (found / "new").rename(found / name)
+    return found
 
 
 def compile_on_cpu(
@@ -70,15 +80,19 @@ def compile_on_cpu(
     defines = [f"-D{name}={value}" for name, value in variant.configure(overrides).items()]
     defines += [f"-D__CUDA_ARCH__={arch}"] if arch else []
     defines += ["-DMASKED=1"] if masked else []
-    compiler = toolchain.cxx()
-    plain = plain_command(compiler)
-    argv = [*plain, "-x", "c++", "-O1", *HALVES, "-Wno-unknown-pragmas", *defines,
-            f"-DCUDA_ON_CPU_FRAGMENTS=k{fragments}", f"-I{HERE}", "-include", "cuda_on_cpu.h",
-            str(folder / variant.source.name)]  # fmt: skip
+    plain = plain_command(toolchain.cxx())
+    command = [*plain, "-O1", *HALVES, "-Wno-unknown-pragmas"]
     if races:  # of -fsanitize=thread only what the compiler does: races.cpp has the functions that it calls
-        whole, detector = folder / f"{variant.name}.o", folder / "races.o"
-        run([*argv, "-fsanitize=thread", "-DCUDA_ON_CPU_RACES", "-c", "-o", str(whole)])
-        detector.write_bytes(race_detector(compiler))
+        command += ["-fsanitize=thread", "-DCUDA_ON_CPU_RACES"]
+    header, kind = HERE / "cuda_on_cpu.h", "races" if races else "plain"
+    # GCC takes it compiled, if it was with the same options and no macro that is defined here is used in it.
+    first = compiled_once([*command, "-x", "c++-header", str(header)], kind, f"{header.name}.gch")
+    argv = [*command, *defines, f"-DCUDA_ON_CPU_FRAGMENTS=k{fragments}", f"-I{first}", f"-I{HERE}",
+            "-include", header.name, "-x", "c++", str(folder / variant.source.name)]  # fmt: skip
+    if races:
+        whole = folder / f"{variant.name}.o"
+        run([*argv, "-c", "-o", str(whole)])
+        detector = compiled_once([*plain, "-O2", "-c", str(HERE / "races.cpp")], "detector", "races.o") / "races.o"
         run([*plain, "-shared", str(detector), str(whole), "-o", str(output)])
     else:
         run([*argv, "-shared", "-o", str(output)])

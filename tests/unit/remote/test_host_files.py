@@ -307,6 +307,7 @@ def test_what_make_adds_to_an_error_is_left_out() -> None:
         ("script.sh: line 3: cmake: command not found", 127, "needs.tools"),
         ("bash: ./build.sh: Permission denied", 126, "chmod +x"),
         ("ModuleNotFoundError: No module named 'torch'", 1, "FCCTL_PYTHON"),
+        ("ModuleNotFoundError: No module named 'expecttest.a'", 1, "-m pip install expecttest"),
         ("ptxas info: 16 bytes stack frame, 24 bytes spill stores, 24 bytes spill loads", 1, "unroll less"),
         ("Killed", 137, "memory"),
         ("anything", 139, "sanitize"),
