@@ -49,15 +49,15 @@ def run(
     flying: deque[Trial] = deque()
     tried: set[str] = set()
     for number in range(budget):
-        proposal: search.Proposal | None = search.Proposal(space.default, "default")
+        trial: Trial | None = Trial(0, space.default, "default")
         if number > 0:
-            pending = tuple(trial.params for trial in flying)
+            pending = tuple(one.params for one in flying)
             history = search.History(space, tuple(known), pending, tried, budget)
-            proposal = search.propose(strategy, history, search.rng_of(seed, number), elites)
-        if proposal is None:
+            trial = search.propose(strategy, history, search.rng_of(seed, number), elites)
+        if trial is None:
             break
-        tried.add(space.key(proposal.params))
-        flying.append(Trial(number, proposal.params, proposal.source))
+        tried.add(space.key(trial.params))
+        flying.append(trial)
         if len(flying) > ahead:
             known.append(landscape.try_out(flying.popleft()))
     return known + [landscape.try_out(trial) for trial in flying]

@@ -7,13 +7,14 @@
         model(tokens)
 
 The flagship, or ``decode`` for a few queries over many keys, computes what it takes: FP16 or bfloat16 on a GPU of
-compute capability 8.0 or later, head dimensions 64, 80, 128 and 256, no dropout, fewer heads of keys than of queries
-with ``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the lower right
-one (``lower_right``, which PyTorch's function does not have, or ``torch.nn.attention.bias.causal_lower_right``).
-``attn_mask`` is none or, also beside ``lower_right``, boolean and of the dimensions [B, H, S_q, S_kv], any but the last
-of them 1; a mask of keys alone is padding, left or right, which the kernel itself leaves out. (At 256 only the mask to
-the upper left corner.) All else is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)``
-where its shape is that of the query, and is contiguous where it is not.
+compute capability 8.0 or later, head dimensions 64, 80, 96, 128 and 256, no dropout, fewer heads of keys than of
+queries with ``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the
+lower right one (``lower_right``, which PyTorch's function does not have, or
+``torch.nn.attention.bias.causal_lower_right``). ``attn_mask`` is none or, also beside ``lower_right``, boolean and of
+the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of keys alone is padding, left or right, which the
+kernel itself leaves out. (At 256 only the mask to the upper left corner.) Tensors whose rows do not begin at multiples
+of 16 bytes are copied first. All else is PyTorch's own. Either way the output has the strides of
+``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
 
 ``extended`` computes windows, softcap and ALiBi (D = 64, 128), ``decode`` a causal window of a few queries; else their
 definition. A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask.
@@ -39,7 +40,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from flashcore import eligible
 from flashcore.errors import Unsupported
-from flashcore.extras import ANY, LOWER_RIGHT, Scores, with_lower_right
+from flashcore.extras import ANY, LOWER_RIGHT, Scores, alike, with_lower_right
 
 NAME = "flashcore::attention"
 SCHEMA = (
@@ -81,6 +82,8 @@ def attention(
         lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
         attn_mask, is_causal = None, not lower_right
     plain = window is ANY and not softcap and alibi_slopes is None
+    if query.is_nested and plain and not lower_right:
+        return _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if (
         plain
         and not torch.compiler.is_compiling()
@@ -92,7 +95,7 @@ def attention(
     ):
         return _short_way()(query, key, value, LOWER_RIGHT if lower_right else is_causal, scale, None, attn_mask)
     if not torch.compiler.is_compiling():
-        _refuse_tangents(query, key, value)
+        _refuse_tangents(NAME, query, key, value)
     return torch.ops.flashcore.attention.default(
         query, key, value, attn_mask, dropout_p, is_causal, alibi_slopes, scale=scale, enable_gqa=enable_gqa,
         lower_right=lower_right, window_left=window[0], window_right=window[1], softcap=softcap,
@@ -178,8 +181,13 @@ def _launcher(variant: str, slow: Any) -> Any:
 def define(schema: str, eager: Any, fake: Any) -> None:
     """An operator of PyTorch, forward only, in whose place ``fake`` stands where tensors have no memory."""
     name = schema.partition("(")[0]
+
+    def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **named: Any) -> Any:
+        _refuse_tangents(f"flashcore::{name}", query, key, value)
+        return eager(query, key, value, *others, **named)
+
     _library.define(schema)
-    _library.impl(name, eager, "CompositeExplicitAutograd")
+    _library.impl(name, forward, "CompositeExplicitAutograd")
     torch.library.register_fake(f"flashcore::{name}", fake, lib=_library)
     torch.library.register_autograd(f"flashcore::{name}", _no_backward, lib=_library)
 
@@ -200,8 +208,7 @@ def _eager(
     window_right: int = ANY[1],
     softcap: float = 0.0,
 ) -> torch.Tensor:
-    _refuse_tangents(query, key, value)
-    query, key, value = (t.detach() if t.requires_grad else t for t in (query, key, value))
+    query, key, value = (eligible.readable(t.detach() if t.requires_grad else t) for t in (query, key, value))
     causal = LOWER_RIGHT if lower_right else is_causal
     scores = Scores((window_left, window_right), softcap, alibi_slopes)
     if scores.window != ANY or softcap or alibi_slopes is not None:
@@ -215,6 +222,8 @@ def _eager(
     if lower_right:
         attn_mask = with_lower_right(attn_mask, query, key)
     found = _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if found is None:  # PyTorch 2.11 on a GPU, where there is nothing to compute
+        return _fake(query, key, value, enable_gqa=enable_gqa)
     out = _like(query, found.shape, found.dtype)
     return found if found.stride() == out.stride() else out.copy_(found)
 
@@ -233,16 +242,33 @@ def _with_scores(
     if dropout_p:
         raise Unsupported(f"{NAME} has no dropout with a window, softcap or ALiBi", hint="use dropout_p=0.0")
     scores.check(query)
+    _check(query, key, value, mask, enable_gqa)
     fits = query.shape[-1] in eligible.EXTENDED.head_dims and eligible.fits(query, key, value, causal, enable_gqa, mask)
     few = scores.needs(causal) == "window" and fits and eligible.chosen(query, key, causal, mask)[0] == eligible.DECODE
     kernel = eligible.kernel(eligible.DECODE if few else eligible.EXTENDED.name) if fits else None
     if kernel is not None:
         four = None if mask is None else eligible.four(mask)
         return kernel.extended((scores,), query, key, value, causal=causal, scale=scale, mask=four)
-    if query.shape[-3] != key.shape[-3] and not enable_gqa:
-        raise RuntimeError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: pass enable_gqa=True")
     found = scores.attention(query, key, value, mask, causal, scale)
     return _like(query, found.shape, found.dtype).copy_(found)
+
+
+def _check(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, enable_gqa: bool
+) -> None:
+    """Raises RuntimeError: arguments that do not fit together, of a call that PyTorch does not check."""
+    alike(query, key, value)
+    if min(query.dim(), key.dim(), value.dim()) < 3:
+        raise RuntimeError("a window, softcap or ALiBi needs tensors [.., H, S, D]")
+    heads, few = query.shape[-3], key.shape[-3]
+    if heads != few and not enable_gqa:
+        raise RuntimeError(f"query has {heads} heads and key {few}: pass enable_gqa=True")
+    if not few or heads % few:
+        raise RuntimeError(f"query has {heads} heads and key {few}, which must divide them")
+    if mask is not None and (mask.device != query.device or not (mask.dtype is torch.bool or mask.is_floating_point())):
+        raise RuntimeError(
+            f"attn_mask is {mask.dtype} on {mask.device}; it must be boolean or floating-point on {query.device}"
+        )
 
 
 def _fake(
@@ -264,11 +290,11 @@ def _like(query: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.T
     return torch.empty_like(query, dtype=dtype) if shape == query.shape else query.new_empty(shape, dtype=dtype)
 
 
-def _refuse_tangents(*tensors: torch.Tensor) -> None:
-    """Raises Unsupported: a tensor carries a forward-mode gradient, which the output would lose."""
+def _refuse_tangents(name: str, *tensors: torch.Tensor) -> None:
+    """Raises Unsupported: a tensor carries a forward-mode gradient, which the output of ``name`` would lose."""
     if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # noqa: SLF001
         raise Unsupported(
-            f"{NAME} has no forward-mode gradient",
+            f"{name} has no forward-mode gradient",
             cause="an input is a dual tensor of torch.autograd.forward_ad or torch.func.jvp",
             hint="use scaled_dot_product_attention with SDPBackend.MATH",
         )

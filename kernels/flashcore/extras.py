@@ -72,8 +72,8 @@ class Scores:
 
     def check(self, query: torch.Tensor) -> None:
         """Raises RuntimeError, as PyTorch's operators do: what ``query`` [B, H, .., D] cannot have."""
-        if min(self.window) < UNBOUNDED or self.softcap < 0:
-            raise RuntimeError(f"window {self.window} must be -1 or more, softcap {self.softcap} 0 or more")
+        if min(self.window) < UNBOUNDED or not 0 <= self.softcap < float("inf"):
+            raise RuntimeError(f"window {self.window} must be -1 or more, softcap {self.softcap} 0 or more, and finite")
         slopes = self.slopes
         if slopes is None:
             return
@@ -90,6 +90,12 @@ class Scores:
             return self
         slopes = self.slopes if self.slopes.dim() == 1 else self.slopes[batch if len(self.slopes) > 1 else 0]
         return replace(self, slopes=slopes[head])
+
+    def batches(self, first: int, most: int) -> Scores:
+        """The same of ``most`` batches from ``first`` on."""
+        if self.slopes is None or self.slopes.dim() == 1:
+            return self
+        return replace(self, slopes=self.slopes[first : first + most])
 
     def applied(self, scores: torch.Tensor, causal: int) -> torch.Tensor:
         """Scaled ``scores`` [.., S_q, S_kv] with all of this and a causal mask; minus infinity for what is not seen."""
@@ -122,7 +128,7 @@ class Scores:
         dtype = torch.promote_types(query.dtype, torch.float32)
         share = query.shape[-3] // key.shape[-3]
         q, k, v = query.to(dtype), *(x.to(dtype).repeat_interleave(share, dim=-3) for x in (key, value))
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        factor = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
         scores = self.applied(q @ k.mT * factor, causal)
         if mask is not None:
             boolean = mask.dtype is torch.bool
@@ -141,15 +147,24 @@ class Packed:
     longest_q: int
     longest_k: int
 
+    @property
+    def count(self) -> int:
+        return len(self.starts_q) - 1
+
+    def sequences(self, first: int, most: int) -> Packed:
+        """``most`` sequences from ``first`` on, or as many as there are."""
+        starts = (starts[first : first + most + 1] for starts in (self.starts_q, self.starts_k))
+        return Packed(*starts, self.longest_q, self.longest_k)
+
     def needs(self, _causal: int) -> str:
         return "packed"
 
     @property
     def key(self) -> Hashable:
-        return len(self.starts_q), self.longest_q, self.longest_k
+        return self.count, self.longest_q, self.longest_k
 
     def fill(self, args: Any) -> None:
-        args.B, args.S_q, args.S_kv = len(self.starts_q) - 1, self.longest_q, self.longest_k
+        args.B, args.S_q, args.S_kv = self.count, self.longest_q, self.longest_k
 
     def point(self, args: Any) -> None:
         args.starts_q, args.starts_k = self.starts_q.data_ptr(), self.starts_k.data_ptr()
@@ -214,6 +229,13 @@ def _whole(B: int, S: int, rows: int, device: torch.device) -> Whole:
 
     pages = torch.arange(-(-S // 16), device=device) * 16 + torch.arange(B, device=device)[:, None] * rows
     return Whole(pages.int(), torch.full((B,), S, dtype=torch.int32, device=device))
+
+
+def alike(query: torch.Tensor, *others: torch.Tensor) -> None:
+    """Raises RuntimeError: of another type than ``query``, or on another device."""
+    if any(x.dtype != query.dtype or x.device != query.device for x in others):
+        found = ", ".join(f"{x.dtype} on {x.device}" for x in (query, *others))
+        raise RuntimeError(f"query, key and value must have one type and be on one device, not {found}")
 
 
 def asked(kernel: Any, options: dict[str, Any]) -> Callable[..., torch.Tensor]:

@@ -41,3 +41,5 @@ NAMED = {rung.name: rung for rung in RUNGS}
 #: In the order of the ladder: which label each builds on.
 BUILDS_ON = {rung.label: NAMED[rung.below].label if rung.below else None for rung in RUNGS}
 IDEAS = {rung.label: rung.idea for rung in RUNGS}
+#: The names of rungs that are the flagship with settings, by label.
+ALIASES = {rung.label: rung.name for rung in RUNGS if ":" in rung.label}

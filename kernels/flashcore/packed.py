@@ -16,7 +16,7 @@ import torch
 
 from flashcore import eligible
 from flashcore.attention import define
-from flashcore.extras import ANY, LOWER_RIGHT, Packed, Scores
+from flashcore.extras import ANY, LOWER_RIGHT, Packed, Scores, alike
 
 SCHEMA = (
     "attention_varlen(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
@@ -43,8 +43,9 @@ def attention_varlen(
     """Attention of ``query`` [total_q, H, D] over ``key`` and ``value`` [total_k, H_kv, D], H_kv a divisor of H.
 
     Sequence b is rows ``cu_seqlens[b]`` to ``cu_seqlens[b + 1]``, int32; ``max_seqlen_q`` and ``max_seqlen_k`` are at
-    least the longest lengths. A causal mask and a window end in each sequence's lower right corner; a query that sees
-    no key gives 0. ``window``, ``softcap`` and ``alibi_slopes``: as of :func:`flashcore.attention.attention`.
+    least the longest lengths. Rows of no sequence are not computed. A causal mask and a window end in each sequence's
+    lower right corner; a query that sees no key gives 0. ``window``, ``softcap`` and ``alibi_slopes``: as of
+    :func:`flashcore.attention.attention`.
 
     Raises:
         RuntimeError: arguments that do not fit together.
@@ -76,12 +77,15 @@ def _eager(
     scores = Scores((window_left, window_right), softcap, alibi_slopes)
     _check(query, key, value, packed, scores)
     mode = LOWER_RIGHT if causal else 0
-    q, k, v = (x.detach().transpose(0, 1)[None] for x in (query, key, value))
-    fits = query.shape[-1] in eligible.EXTENDED.head_dims and eligible.fits(q, k, v, mode, True)
+    q, k, v = (eligible.readable(x.detach()).transpose(0, 1)[None] for x in (query, key, value))
+    fits = query.shape[-1] in eligible.EXTENDED.head_dims and eligible.fits(q[:, :, :max_seqlen_q], k, v, mode, True)
     kernel = eligible.kernel(eligible.EXTENDED.name) if fits and max_seqlen_q and max_seqlen_k else None
     out = torch.empty_like(query)
     if kernel is not None:
-        kernel.extended((scores, packed), q, k, v, causal=mode, scale=scale, out=out.transpose(0, 1)[None])
+        whole = out.transpose(0, 1)[None]
+        for at in range(0, packed.count, eligible.MAX_GRID):
+            extras = scores.batches(at, eligible.MAX_GRID), packed.sequences(at, eligible.MAX_GRID)
+            kernel.extended(extras, q, k, v, causal=mode, scale=scale, out=whole)
         return out
     starts_q, starts_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     for b in range(len(starts_q) - 1):
@@ -93,11 +97,11 @@ def _eager(
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packed: Packed, scores: Scores) -> None:
     """Raises RuntimeError: arguments that do not fit together."""
-    H, D = query.shape[-2:]
     shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
-    three = query.dim() == key.dim() == 3 and key.shape == value.shape and key.shape[2] == D
-    if not three or not key.shape[1] or H % key.shape[1]:
+    three = query.dim() == key.dim() == 3 and key.shape == value.shape and key.shape[2] == query.shape[2]
+    if not three or not key.shape[1] or query.shape[1] % key.shape[1]:
         raise RuntimeError(f"{shapes}: they must be [total_q, H, D] and [total_k, H_kv, D], where H_kv divides H")
+    alike(query, key, value)
     for name, starts in (("cu_seqlens_q", packed.starts_q), ("cu_seqlens_k", packed.starts_k)):
         right = starts.dim() == 1 and starts.dtype is torch.int32 and starts.is_contiguous() and len(starts) > 1
         if not right or starts.device != query.device or len(starts) != len(packed.starts_q):
@@ -107,7 +111,7 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packed: 
             )
     if packed.longest_q < 0 or packed.longest_k < 0:
         raise RuntimeError(f"max_seqlen_q {packed.longest_q} and max_seqlen_k {packed.longest_k} must be 0 or more")
-    scores.check(query.new_empty((len(packed.starts_q) - 1, H, 0)))
+    scores.check(query.new_empty((packed.count, query.shape[1], 0)))
 
 
 define(SCHEMA, _eager, lambda query, *_, **__: torch.empty_like(query))

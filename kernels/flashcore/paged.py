@@ -15,7 +15,7 @@ import torch
 
 from flashcore import eligible, registry
 from flashcore.attention import define
-from flashcore.extras import ANY, LOWER_RIGHT, Pages, Scores
+from flashcore.extras import ANY, LOWER_RIGHT, Pages, Scores, alike
 
 SCHEMA = (
     "attention_paged(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor seqlens_k, *, "
@@ -71,19 +71,23 @@ def _eager(
 ) -> torch.Tensor:
     scores = Scores((window_left, window_right))
     _check(query, key_cache, value_cache, block_table, seqlens_k)
+    page = key_cache.shape[2]
+    most = page * block_table.shape[1] if max_seqlen_k is None else min(page * block_table.shape[1], max_seqlen_k)
     scores.check(query)
     query, key_cache, value_cache = (x.detach() for x in (query, key_cache, value_cache))
     mode = LOWER_RIGHT if causal else 0
     fits = scores.window == ANY or scores.needs(mode) == "window"
-    fits = fits and _fits(query, key_cache, value_cache, mode)
+    fits = fits and most > 0 and _fits(query, key_cache, value_cache, mode)
     kernel = eligible.kernel(VARIANT.name) if fits else None
     if kernel is not None:
         extras = Pages(block_table, seqlens_k, max_seqlen_k), *(() if scores.window == ANY else (scores,))
         return kernel.extended(extras, query, key_cache, value_cache, causal=mode, scale=scale)
     out = torch.empty_like(query)
     for b, length in enumerate(seqlens_k.tolist()):
-        k, v = (cache[block_table[b].long()].transpose(0, 1).flatten(1, 2) for cache in (key_cache, value_cache))
-        out[b] = scores.attention(query[b], k[:, :length], v[:, :length], causal=mode, scale=scale)
+        keys = max(0, min(length, most))
+        pages = block_table[b, : -(-keys // page)].long()  # others may be anything
+        k, v = (cache[pages].transpose(0, 1).flatten(1, 2)[:, :keys] for cache in (key_cache, value_cache))
+        out[b] = scores.attention(query[b], k, v, causal=mode, scale=scale)
     return out
 
 
@@ -105,12 +109,14 @@ def _check(
         not four
         or key_cache.shape[3] != query.shape[3]
         or not key_cache.shape[1]
+        or not key_cache.shape[2]
         or query.shape[1] % key_cache.shape[1]
     ):
         raise RuntimeError(
             f"query is {list(query.shape)}, key_cache {list(key_cache.shape)}, value_cache {list(value_cache.shape)}; "
             "they must be [B, H, S_q, D] and twice [pages, H_kv, keys of a page, D], where H_kv divides H"
         )
+    alike(query, key_cache, value_cache)
     B = len(query)
     right = table.dim() == 2 and len(table) == B and table.stride(1) == 1 and lengths.shape == (B,)
     if not right or not lengths.is_contiguous() or {table.dtype, lengths.dtype} != {torch.int32}:
@@ -118,8 +124,8 @@ def _check(
             f"block_table is {table.dtype} {list(table.shape)}, seqlens_k {lengths.dtype} {list(lengths.shape)}; they "
             f"must be int32, [{B}, pages of a batch] and [{B}], contiguous"
         )
-    if {x.device for x in (key_cache, value_cache, table, lengths)} != {query.device}:
-        raise RuntimeError(f"caches, block_table and seqlens_k must be on {query.device}, as query is")
+    if {x.device for x in (table, lengths)} != {query.device}:
+        raise RuntimeError(f"block_table and seqlens_k must be on {query.device}, as query is")
 
 
 define(SCHEMA, _eager, lambda query, *_, **__: torch.empty_like(query))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashcore import agreement, registry, roofline
-from flashcore.ladder import BUILDS_ON, IDEAS
+from flashcore.ladder import ALIASES, BUILDS_ON, IDEAS
 from flashcore.shapes import Shape
 
 BACKENDS = {"sdpa-flash": "FA2", "sdpa-cudnn": "cuDNN", "sdpa-efficient": "efficient", "sdpa-math": "math"}
@@ -151,7 +151,9 @@ def _head(found: Evidence) -> str:
         f"method {bench['method_version']}" if bench.get("method_version") else "",
     ]
     runs = ", ".join(f"`{_text(run.get('run_id'))}` ({_text(run.get('status'))})" for run in found.runs)
-    return f"### {_text(named)}\n\n{_text(', '.join(f for f in facts if f))}. Runs: {runs}."
+    kind = found.name.partition("-")[2]  # of a folder such as h200-ladder
+    title = f"{named}, {kind}" if kind else named
+    return f"### {_text(title)}\n\n{_text(', '.join(f for f in facts if f))}. Runs: {runs}."
 
 
 def _stage5(found: Evidence) -> str:
@@ -188,8 +190,9 @@ def _ladder(found: Evidence) -> str:
     for label in (lab for lab in found.labels() if found.p50(lab, MISSION)):
         times = [found.p50(label, name) for name in (MISSION, f"{MISSION}/cold", f"{MISSION}/eager")]
         profile = _profiled(found, label, MISSION)
+        alias = ALIASES.get(label)
         rows.append([
-            f"`{_text(label)}`", _summary(label), *map(_us, times),
+            f"`{alias}`, `{_text(label)}`" if alias else f"`{_text(label)}`", _summary(label), *map(_us, times),
             f"{base / times[0]:.1f}x" if base and times[0] else NONE,
             _fastest(found, label, MISSION), _fastest(found, label, f"{MISSION}/eager"),
             _roofline(found, label, MISSION), *_resources(found, label), _pct(profile.get("tensor_active_pct")),

@@ -202,12 +202,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like ``name``, if one is near enough to suggest."""
     names = sorted(known)
     near = set(difflib.get_close_matches(name, names, n=5, cutoff=0.6))
-    distances = {other: _edits(name, other) for other in names if abs(len(other) - len(name)) <= 2 or other in near}
+    distances = {other: edits(name, other) for other in names if abs(len(other) - len(name)) <= 2 or other in near}
     close = {other for other, edits in distances.items() if edits <= max(1, len(name) // 4) and edits < len(name)}
     return min(near | close, key=lambda other: (distances[other], other), default=None)
 
 
-def _edits(one: str, other: str) -> int:
+def edits(one: str, other: str) -> int:
     """How many letters to add, drop, replace or swap with their neighbour to turn one name into the other."""
     one, other = one[:64], other[:64]
     before: list[int] = []

@@ -13,12 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.safe_paths import UNFINISHED
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: Network file systems and some volumes know only `fsync`.
-_NO_FULL_FSYNC = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -38,27 +37,6 @@ def disk_errors(action: str, where: Path, *, again: str = "repeat the command") 
         else:
             message, hint = f"could not {action}", f"check the file system of {where}, then {again}"
         raise DiskError(message, cause=cause, hint=hint) from exc
-
-
-def write_all(fd: int, data: bytes | memoryview) -> None:
-    """``os.write`` until nothing is left; a write may be cut short by signals or by a disk that fills up."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def flush(fd: int) -> None:
-    """``os.fsync`` that reaches the disk itself: macOS's own leaves the data in the drive's cache."""
-    # As fcctl_remote.base.files.flush, which is not loaded before the login: that would delay it.
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is not None:
-        try:
-            fcntl.fcntl(fd, full)
-            return
-        except OSError as error:
-            if error.errno not in _NO_FULL_FSYNC:
-                raise
-    os.fsync(fd)
 
 
 @contextmanager
@@ -153,15 +131,6 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
         make_folders(folder.parent)
         folder.mkdir(mode, exist_ok=True)
         sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's list of names."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        flush(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_tree(folder: Path) -> None:

@@ -19,7 +19,7 @@ from orchestrator.emulator.refusals import (
     not_found,
     path_of,
 )
-from orchestrator.emulator.world import Machine, Operation, World, new_resource, step
+from orchestrator.emulator.world import REQUESTED, Machine, Operation, World, new_resource, step
 
 #: Metadata items that the emulator adds to every answer: how to reach the sshd. Dropped from requests.
 SSH_PORT = "fcctl-emulator-ssh-port"
@@ -86,7 +86,7 @@ def _resource(world: World, zone_path: str, body: dict[str, Any]) -> dict[str, A
         "description": body.get("description", ""),
         "zone": link(zone_path),
         "machineType": link(f"{zone_path}/machineTypes/{machine_type}"),
-        "status": "PROVISIONING",
+        "status": REQUESTED,
         "cpuPlatform": "Intel Cascade Lake" if catalog.gpus_of(machine_type) else "Intel Broadwell",
         "metadata": {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items},
         "tags": {"items": tags, "fingerprint": fingerprint(tags)},

@@ -216,6 +216,8 @@ class Scenario(BaseModel):
     denied: tuple[str, ...] = ()
     #: Zones that aggregated lists report as unreachable.
     unreachable: tuple[str, ...] = ()
+    #: Names of instances that aggregated lists do not show yet.
+    unlisted: tuple[str, ...] = ()
     #: Requests per minute before rateLimitExceeded; None for no limit.
     requests_per_minute: int | None = None
     #: Emulated seconds a call of ``wait`` may take.

@@ -13,6 +13,9 @@ from orchestrator.emulator.clock import timestamp
 from orchestrator.emulator.refusals import ApiError, OperationError, check_name, labelled, last, link, new_id
 from orchestrator.emulator.scenario import Fault, Scenario
 
+#: The status of an instance whose creation is pending: clients do not see it.
+REQUESTED = "REQUESTED"
+
 
 @dataclass
 class Machine:

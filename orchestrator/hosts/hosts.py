@@ -21,12 +21,12 @@ from orchestrator.hosts.claims import (
 )
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.leases.session_rules import open_on
-from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.connect.ssh.user_entry import remove as remove_ssh_entry
+from orchestrator.machines.connect.ssh.terminal import remove_entry
+from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.actions import UP_PREFIX, MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
+from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines, find_settled
 from orchestrator.machines.provision.release import Released, ReleaseRequest, release
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
@@ -64,59 +64,57 @@ class Row:
     member_of: str | None = None
 
 
-def rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+def rows(services: Services, targets: Mapping[str, Target], *, workspace: str) -> list[Row]:
     """Every target with its machines and the machines that searches created like them; queries the clouds."""
     listed: list[Row] = []
     for name, target in with_members(services, targets).items():
         if (like := member_of(targets, name)) is not None and isinstance(target, CloudTarget):
-            there = _cloud_rows(services, name, target, budget, workspace)
+            there = _cloud_rows(services, name, target, workspace)
             # A deleted member is not listed; a target is, because its machine can be created.
             listed += [replace(row, member_of=like) for row in there if row.state != ABSENT]
         elif isinstance(target, CloudTarget | SandboxTarget):
-            listed += _cloud_rows(services, name, target, budget, workspace)
+            listed += _cloud_rows(services, name, target, workspace)
         else:
-            listed.append(_plain_row(name, target, budget))
+            listed.append(_plain_row(services, name, target))
     return listed
 
 
-def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget) -> list[Row]:
+def rows_known(services: Services, targets: Mapping[str, Target]) -> list[Row]:
     """The same from this computer's cache; sends no request."""
     listed: list[Row] = []
     for name, target in with_members(services, targets).items():
         if isinstance(target, LocalTarget | SshTarget):
-            listed.append(_plain_row(name, target, budget))
+            listed.append(_plain_row(services, name, target))
             continue
         known = services.book.known(target.project, target.instance) if isinstance(target, CloudTarget) else None
         state = "not checked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
-        price, like = usd_per_hour(target, as_last_seen(services, target, budget)), member_of(targets, name)
+        price, like = usd_per_hour(target, as_last_seen(services, target, services.budget)), member_of(targets, name)
         listed.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
     return listed
 
 
-def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+def unnamed_rows(services: Services, targets: Mapping[str, Target], *, workspace: str) -> list[Row]:
     """Machines of fcctl in the targets' projects that no target names and :func:`rows` does not list."""
     listed = with_members(services, targets).values()
     named = {target.instance for target in listed if isinstance(target, CloudTarget)}
     kinds = {place.project: place.targets[0].kind for place in projects_of(services, targets)}
-    seen = audit(services, targets, budget, workspace=workspace, whole=False)
+    seen = audit(services, targets, workspace=workspace, whole=False)
     return [
         _row(None, kinds.get(f.machine.project, "unknown"), f) for f in seen.findings if f.machine.name not in named
     ]
 
 
-def _plain_row(name: str, target: Target, budget: Budget) -> Row:
-    price = usd_per_hour(target, budget) or None
+def _plain_row(services: Services, name: str, target: Target) -> Row:
+    price = usd_per_hour(target, services.budget) or None
     if isinstance(target, SshTarget):
         note = "fcctl does not start or stop this machine"
         return Row(name, "ssh", "-", address=target.host, usd_per_hour=price, note=note)
     return Row(name, target.kind, "here", usd_per_hour=price, note="this computer")
 
 
-def _cloud_rows(
-    services: Services, name: str, target: CloudTarget | SandboxTarget, budget: Budget, workspace: str
-) -> list[Row]:
-    price = usd_per_hour(target, budget)
+def _cloud_rows(services: Services, name: str, target: CloudTarget | SandboxTarget, workspace: str) -> list[Row]:
+    price = usd_per_hour(target, services.budget)
     try:
         machine_target = services.clouds.if_there(target)
         if machine_target is None:
@@ -135,7 +133,7 @@ def _cloud_rows(
         _row(
             name,
             target.kind,
-            finding(services, cloud, place, machine, budget, workspace),
+            finding(services, cloud, place, machine, workspace),
             _why_off(services, machine_target, machine),
         )
         for machine in machines
@@ -270,7 +268,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     cloud = services.clouds.open(target)
-    on = [machine for machine in find_machines(cloud, target) if machine.billed]
+    on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
     if not force:
         for machine in on:
             _refuse_if_used(services, target, machine, workspace)
@@ -280,7 +278,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
         with services.left_on.unless_stopped(_left_on(services, target, on[0])):
             done = release(services, target, holds, "stop", log_change)
     release_kept(services, machine=(target.project, target.instance))
-    remove_ssh_entry(target.name)
+    remove_entry(target.name)
     settle_lost(services, cloud, target.project)
     if done and services.sessions.open():
         recover(services, look_at_all=True)  # a session that kept it on has ended

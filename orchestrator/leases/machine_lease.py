@@ -14,10 +14,10 @@ from typing import Any
 
 from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, HostError, MachineStopped
 from orchestrator.base.journal import JournalEntry, newest
-from orchestrator.leases.stop_reason import our_stop, why_stopped
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.acquire import Acquired, acquire
 from orchestrator.machines.provision.actions import MachineRequest, Purpose, too_dear
 from orchestrator.machines.provision.decide import deadline_of

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fcctl_remote.base.files import sync_folder
 from orchestrator.base import run_id as ids
-from orchestrator.base.files import disk_errors, make_folders, sync_folder, user_folder, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, user_folder, write_atomic
 from orchestrator.base.journal import FileJournal, OwnerLock, read_object
 
 if TYPE_CHECKING:

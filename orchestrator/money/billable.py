@@ -11,7 +11,15 @@ from itertools import groupby, pairwise
 from pydantic import BaseModel
 
 from orchestrator.base.models import KEPT
-from orchestrator.machines.cloud import MANAGED_LABEL, WORKSPACE_LABEL, BillableResource, Kind, Machine, region_of
+from orchestrator.machines.cloud import (
+    MANAGED_LABEL,
+    SNAPSHOT_LABEL,
+    WORKSPACE_LABEL,
+    BillableResource,
+    Kind,
+    Machine,
+    region_of,
+)
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.ledger import STANDING, Line, Sure
 from orchestrator.money.prices.machine import monthly, monthly_usd
@@ -120,6 +128,61 @@ def of_machine(
         for disk in machine.disks
         if disk.name and disk.gb
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """An unused resource, and its dollars per month; None without a price."""
+
+    thing: BillableResource
+    usd_per_month: float | None
+
+
+def orphans(resources: Iterable[BillableResource], names: Iterable[str]) -> list[BillableResource]:
+    """What nothing uses, of what fcctl made or what is called after one of the machines ``names``."""
+    known = frozenset(names)
+    return [one for one in resources if not one.users and is_ours(one, known)]
+
+
+def made_by_rebuild(resource: BillableResource) -> bool:
+    """Whether it is a snapshot that was made because a zone had no stock."""
+    return resource.kind == "snapshot" and SNAPSHOT_LABEL in resource.labels
+
+
+def older_copies(machines: Iterable[Machine]) -> dict[tuple[str, str], str]:
+    """Maps (zone, name) of each stopped machine to the zone of a copy that was on later: a rebuild made that one of its
+    disk."""
+    newest: dict[str, Machine] = {}
+    copies = list(machines)
+    for machine in copies:
+        known = newest.get(machine.name)
+        if known is None or (machine.started or 0.0) > (known.started or 0.0):
+            newest[machine.name] = machine
+    return {
+        (one.zone, one.name): newest[one.name].zone
+        for one in copies
+        if not one.billed and newest[one.name] is not one
+    }  # fmt: skip
+
+
+def delete_machine_command(machine: Machine) -> str:
+    """What ends the costs of a machine that is off; fcctl itself deletes no disk."""
+    return (
+        f"gcloud compute instances delete {machine.name} --zone {machine.zone} --project {machine.project}"
+        " --delete-disks=all"
+    )
+
+
+def delete_command(resource: BillableResource) -> str:
+    """What gets rid of it; fcctl itself deletes no disk."""
+    if made_by_rebuild(resource):
+        return "fcctl hosts prune"
+    place = {"disk": f"--zone {resource.place}", "address": f"--region {resource.place}", "snapshot": ""}
+    if resource.kind == "address" and resource.place == "global":
+        place["address"] = "--global"
+    noun = {"disk": "disks", "address": "addresses", "snapshot": "snapshots"}[resource.kind]
+    words = ["gcloud compute", noun, "delete", resource.name, place[resource.kind], f"--project {resource.project}"]
+    return " ".join(word for word in words if word)
 
 
 # --------------------------------------------------------------------------------------------------------- histories

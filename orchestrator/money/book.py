@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError
-from orchestrator.base.files import disk_errors, flush, make_folders, sync_folder, write_all, write_atomic
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.base.models import KEPT
 from orchestrator.money.billable import ResourceRecord, without_repetitions
 from orchestrator.money.ledger import RunUsage, UsageRecord, latest
@@ -76,25 +77,25 @@ class State:
     last: bytes = b""
     damaged: list[int] = field(default_factory=list)
     count: int = 0
+    #: By kind what was parsed, and what was validated of so many lines. Replaced, never changed: threads share it.
     _parsed: dict[str, list[Line]] = field(default_factory=dict)
+    _valid: dict[str, tuple[int, list[tuple[Line, Any]]]] = field(default_factory=dict)
 
     def lines(self, kind: str) -> list[Line]:
-        own = self.raw.get(kind, [])
-        done = self._parsed.setdefault(kind, [])
-        for raw in own[len(done) :]:
-            entry = json.loads(raw)
-            project, results = entry["by"]
-            done.append(Line(kind, project, results, entry["data"]))
+        done = self._parsed.get(kind, [])
+        new = [json.loads(raw) for raw in self.raw.get(kind, [])[len(done) :]]
+        if new:
+            made = (Line(kind, project, results, one["data"]) for one in new for project, results in [one["by"]])
+            done = self._parsed[kind] = [*done, *made]
         return done
 
     def of(self, kind: str, model: type[Model]) -> list[tuple[Line, Model]]:
         """The lines of a kind that this version can read."""
-        readable = []
-        for line in self.lines(kind):
-            try:
-                readable.append((line, model.model_validate(line.data)))
-            except ValidationError:
-                continue
+        lines, (count, readable) = self.lines(kind), self._valid.get(kind, (0, []))
+        if count < len(lines):
+            new = ((line, _valid(line, model)) for line in lines[count:])
+            readable = [*readable, *((line, one) for line, one in new if one is not None)]
+            self._valid[kind] = len(lines), readable
         return readable
 
     def open(self) -> dict[str, Reservation]:
@@ -113,6 +114,13 @@ class State:
 
     def firings(self) -> dict[str, FiringCost]:
         return {one.firing: one for _, one in self.of("firing", FiringCost)}
+
+
+def _valid(line: Line, model: type[Model]) -> Model | None:
+    try:
+        return model.model_validate(line.data)
+    except ValidationError:
+        return None
 
 
 class Change:
@@ -148,12 +156,6 @@ class SpendingBook:
         """The book as it is now."""
         with self._mutex:
             return self._read()
-
-    @property
-    def damaged(self) -> int:
-        """How many lines cannot be read."""
-        with self._mutex:
-            return len(self._read().damaged)
 
     def _read(self) -> State:
         """Reads what was appended since the last time; all, if the file is another one by now."""

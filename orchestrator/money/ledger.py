@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from orchestrator.base.clock import epoch
 from orchestrator.base.models import KEPT
 from orchestrator.machines.power_history import NEAR_START_S
-from orchestrator.money.caps import MINIMUM_BILLED_S
+from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S
 from orchestrator.results.records import CostRecord, MachineRecord
 
 #: How far a line can be relied on: it is what the cloud said; it is computed from what the cloud said once; it cannot
@@ -91,8 +91,13 @@ class UsageRecord(BaseModel):
 
     @property
     def until(self) -> float:
-        """When it went off; if it is still on, when that was seen last."""
-        return self.stopped if self.stopped is not None else max(self.seen, self.started)
+        """When it went off; if it is still on, when that was seen last, which a wrong clock here may put too late."""
+        return self.stopped if self.stopped is not None else max(min(self.seen, self.latest_end), self.started)
+
+    @property
+    def latest_end(self) -> float:
+        """When the cloud has stopped it at the latest; infinite if it never does."""
+        return math.inf if self.fence is None else self.fence + FENCE_LATENESS_S
 
     @property
     def billed_s(self) -> float:

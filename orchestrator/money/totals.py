@@ -3,6 +3,7 @@ zone. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
@@ -77,8 +78,13 @@ def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
 
 def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
     """The same lines, each in one day: what a machine cost past midnight is the next day's."""
+    begun = ended = 0.0  # of a day: the lines of a ledger are in the order of time
     for line in lines:
+        if begun <= line.start and line.start + line.seconds < ended:
+            yield line
+            continue
         pieces = list(days(line.start, line.start + line.seconds, zone))
+        begun, ended = next(days(line.start, math.inf, zone), (0.0, 0.0))
         if len(pieces) < 2:
             yield line
             continue
@@ -102,18 +108,16 @@ class Spending:
 
 def spent(lines: Iterable[Line], now: float, zone: tzinfo) -> Spending:
     """What was spent today, this month and ever; days and months as ``zone`` counts them."""
-    today = datetime.fromtimestamp(now, zone)
+    today, this_month = start_of_day(now, zone), start_of_month(now, zone)
     day = month = ever = 0.0
     for line in cut_by_day(lines, zone):
         if line.emulated:
             continue
         # A clock that was set back does not give a day's money again: what is ahead of it counts as of now.
-        when = datetime.fromtimestamp(min(line.start, now), zone)
+        when = min(line.start, now)
         ever += line.usd
-        if (when.year, when.month) == (today.year, today.month):
-            month += line.usd
-            if when.day == today.day:
-                day += line.usd
+        month += line.usd if when >= this_month else 0.0
+        day += line.usd if when >= today else 0.0
     return Spending(day, month, ever)
 
 

@@ -13,6 +13,7 @@ from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import SANDBOX_PROJECT, CloudTarget
 from orchestrator.money import billable
+from orchestrator.money.audit import SAME_STOP_S, closings
 from orchestrator.money.billable import (
     Key,
     ResourceHistory,
@@ -27,7 +28,6 @@ from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.prices.machine import machine_price
 from orchestrator.money.prices.table import PriceTable
-from orchestrator.money.reconcile import SAME_STOP_S, closings
 
 _Fact = tuple[str, float, float | None, float | None]
 

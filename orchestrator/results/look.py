@@ -1,8 +1,9 @@
-"""Finished runs by name or tag, with their documents; and from which runs a run comes."""
+"""Finished runs by name or tag, with their documents, the figure that stands for each, and the runs that it comes
+from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.clock import Clock, iso
 from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.records import SCHEMA_VERSION, RunRecord
-from orchestrator.results.store.names import Last
+from orchestrator.results.records import SCHEMA_VERSION, RunRecord, RunRow
+from orchestrator.results.store.names import BASELINE, Last, Tag, check_name
 from orchestrator.results.store.rows import gpu_name
-from orchestrator.results.tags import BASELINE, Tag, check_name
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
@@ -57,7 +57,10 @@ def named(store: FileStore, words: str, root: Path | None = None) -> list[str]:
 
 def _one(store: FileStore, word: str, root: Path | None) -> list[str]:
     if last := Last.of(word):
-        return [newest(store, last)]
+        rows = store.rows(limit=last.back + 1, job=last.job)
+        if len(rows) <= last.back:
+            raise last.missing(len(rows), "complete ")
+        return [rows[last.back].run_id]
     tag = store.tags().get(word) if word[:1].isalpha() else None  # run ids begin with a digit
     if tag is not None:
         return _at_hand(store, tag)
@@ -105,14 +108,6 @@ def _at_hand(store: FileStore, tag: Tag) -> list[str]:
             f"results import {tag.name}.tar.zst"
         ),
     )
-
-
-def newest(store: FileStore, last: Last) -> str:
-    """Among the *complete* runs. Raises RunNotFound: there are not so many."""
-    rows = store.rows(limit=last.back + 1, job=last.job)
-    if len(rows) <= last.back:
-        raise last.missing(len(rows), "complete ")
-    return rows[last.back].run_id
 
 
 def tags_of(store: FileStore) -> dict[str, list[str]]:
@@ -183,3 +178,71 @@ def lineage(store: FileStore, run_id: str) -> tuple[list[str], list[str]]:
         for to, of in (("parent", "run_id"), ("run_id", "parent"))
     )
     return before[::-1], after
+
+
+#: The benchmark that is the main one wherever it was measured.
+MISSION = "mission"
+#: Endings whose figure is the job's: of one that somebody ended it is that of the kernels timed until then. And those
+#: that others are compared with: every step went well.
+MEASURED, COMPARED = ("passed", "incomplete", "failed"), ("passed", "incomplete")
+_QUERY = """
+    SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio, spread FROM benchmarks
+    WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id
+"""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """``p50`` and ``reference``, the fastest code beside it that is not ours, in ``unit``."""
+
+    run_id: str
+    benchmark: str
+    mode: str
+    unit: str
+    variant: str
+    p50: float
+    reference: float | None = None
+    #: The time over the reference's, as measured in pairs where it was.
+    ratio: float | None = None
+    #: The 90th percentile over the median.
+    spread: float | None = None
+
+
+_IN_COMMON = """
+    SELECT benchmark, variant, mode FROM benchmarks WHERE run_id IN (?, ?) AND reference = 0
+    GROUP BY benchmark, variant, mode HAVING count(DISTINCT run_id) = 2
+"""
+
+
+def in_common(store: FileStore, run_id: str, other: str) -> list[str]:
+    """Names of the benchmarks that both runs measured."""
+    return [" ".join(filter(None, names)) for names in store.query(_IN_COMMON, (run_id, other))]
+
+
+def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
+    """By run id; a run that measured nothing has none."""
+    run_ids = [row.run_id for row in rows]
+    if not run_ids:
+        return {}
+    ours, theirs = (store.query(_QUERY.format(", ".join("?" * len(run_ids)), flag), run_ids) for flag in (0, 1))
+    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50, *_ in reversed(theirs)}
+    for run_id, _, name, mode, _, _, p50, *_ in theirs:  # the fastest, by the case that names begin with
+        key = (run_id, mode, name.partition("/")[0])
+        beside[key] = min(p50, beside[key])
+    jobs: dict[str, list[tuple[str, str]]] = {}
+    for _, job, name, mode, *_ in ours:
+        jobs.setdefault(job, []).append((name, mode))
+    main = {job: _main(names_of) for job, names_of in jobs.items()}
+    return {
+        run_id: Headline(
+            run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])), ratio, spread
+        )
+        for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours
+        if (name, mode) == main[job]
+    }
+
+
+def _main(names: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """``mission``, else what most runs of the job measured; of equals the first."""
+    counts = {one: names.count(one) for one in dict.fromkeys(names)}
+    return max(counts, key=lambda one: (one[0] == MISSION, counts[one]))

@@ -19,7 +19,7 @@ from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, advance, fold, may_wait
 from orchestrator.runs.notices import of_run, of_stopped, of_unwritten
-from orchestrator.runs.record import add_report, omitted_of, record_of, unfetched
+from orchestrator.runs.record import add_report, omitted_of, record_of, steps_here, unfetched
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.transfer import (
@@ -62,14 +62,11 @@ class RunActions:
         #: Whether this process did anything for the run but complete it; and whether its journal is on disk.
         self._moved, self._written = False, True
         #: The machine, where it is one that fcctl turns on and off.
-        self.machine: RunLease | None = self._hold()
+        self.machine: RunLease | None = None
+        if self.saved.fence_s is not None:
+            from orchestrator.runs.machine.run_lease import RunLease
 
-    def _hold(self) -> RunLease | None:
-        if self.saved.fence_s is None:
-            return None
-        from orchestrator.runs.machine.run_lease import RunLease
-
-        return RunLease(self.services, self.link, self.active, self.saved, self.log)
+            self.machine = RunLease(services, link, active, self.saved, self.log)
 
     @property
     def run_id(self) -> str:
@@ -230,7 +227,8 @@ class RunActions:
 
     def _complete(self) -> RunRecord:
         now = self.services.clock.now()
-        record = record_of(self.active, self.saved, self.state, self.machine, now)
+        account = (lambda record: record) if self.machine is None else self.machine.account
+        record = record_of(self.active, self.saved, self.state, account, now)
         if self.state.without_outcome is None and self.machine is None:
             self._disarm()
         if self.state.without_outcome is None:
@@ -353,7 +351,7 @@ class RunActions:
 
     def stepped(self) -> list[wire.StepResult]:
         """The steps that ran on this computer."""
-        return prewake.results(self.active.journal.entries())
+        return steps_here(self.active.journal.entries())
 
     def log(self, kind: str, **data: object) -> bool:
         """Appends a line to the journal; False: it is in memory only. Raises DiskError if it must be on disk before its

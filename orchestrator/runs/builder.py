@@ -24,7 +24,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.runs.job.plan import IDLE_STOP_S
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.local_steps import HERE, plan_here
-from orchestrator.runs.notifier import SILENT_NOTIFIER
+from orchestrator.runs.notices import SILENT_NOTIFIER
 from orchestrator.runs.reopen import cancel, new_link
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services

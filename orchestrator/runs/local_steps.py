@@ -11,27 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fcctl_remote import wire
-from fcctl_remote.gates import effect
-from orchestrator.base import json_text, safe_paths
+from fcctl_remote import gates, wire
 from orchestrator.base.errors import HostFault, plural
-from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.framing import in_range
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import RunRecord, RunStatus
-from orchestrator.runs.ending import outcome_type
 from orchestrator.runs.job.plan import cuda_arch, dotted
 from orchestrator.runs.job.saved_plan import SavedPlan
+from orchestrator.runs.record import outcome_type
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.transfer import collect, follow, send_source
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from orchestrator.results.store.active import FileActiveRun
 
 HERE = LocalTarget.model_construct(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
@@ -53,7 +48,7 @@ class LocalStepsResult:
     def may_go_on(self, specs: Sequence[wire.StepSpec]) -> bool:
         """Whether the host's steps follow: none of ``specs``, the steps here, ended the run."""
         ended_well = self.status in ("passed", "incomplete")
-        return ended_well and all(effect.goes_on(*both) for both in zip(specs, self.steps, strict=True))
+        return ended_well and all(gates.goes_on(*both) for both in zip(specs, self.steps, strict=True))
 
     def line(self, *, goes_on: bool) -> dict[str, Any]:
         """The data of the journal's ``stepped`` line."""
@@ -83,8 +78,11 @@ def _from_builder(
     services: Services, active: FileActiveRun, specs: Sequence[wire.StepSpec], record: RunRecord
 ) -> LocalStepsResult | None:
     """Stores what a run on the builder left; None if its account of the steps is not one of ``specs``."""
+    from orchestrator.base.json_text import Budget
+    from orchestrator.results import documents
+
     folder, intake = services.store.folder(record.run_id), active.intake()
-    steps = host_results(functools.partial(read_below, folder), record.run_id)
+    steps = host_results(functools.partial(documents.read, folder, budget=Budget()), record.run_id)
     if list(steps) != [spec.id for spec in specs]:
         why = record.message or f"its run ended as {record.status}"
         services.observer.note(f"{record.target} could not be used to compile: {why} (run {record.run_id})")
@@ -115,19 +113,11 @@ def recover(services: Services, active: FileActiveRun, saved: SavedPlan, reason:
         return replace(_bring_in(link, active, active.run_id, services), message=reason)
 
 
-def results(journal: Sequence[JournalEntry]) -> list[wire.StepResult]:
-    """The steps that ended here, from the run's journal."""
-    for entry in reversed(journal):
-        if entry.kind == "stepped":
-            return TypeAdapter(list[wire.StepResult]).validate_python(entry.data.get("steps", []))
-    return []
-
-
 def adopted(
     steps: Sequence[wire.StepResult], read: Callable[[str], Any], observer: Observer
 ) -> list[wire.FinishedStep]:
     """Returns the steps for the host's gates, with the documents that are small enough to send. ``read`` returns a JSON
-    file of the run; None if absent; raises ValueError if it is not JSON."""
+    file of the run; None if absent; raises OSError, ValueError if it is not JSON."""
     room, finished = MAX_ADOPTED_BYTES, []
     for step in steps:
         refs, contents = [], []
@@ -147,26 +137,16 @@ def adopted(
 def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
     try:
         content = read(path)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def read_below(folder: Path, path: str) -> Any:
-    """A JSON file of a complete run, None if it has no such file; raises ValueError if it is none."""
-    try:
-        stream, size = safe_paths.open_result(folder, path)
     except (OSError, ValueError):
         return None
-    with stream:
-        return json_text.loads(stream.read(size))
+    return content if isinstance(content, dict) else None
 
 
 def host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:
     """The steps as the host's own account has them; empty if it left none that can be read."""
     try:
         outcome = in_range(outcome_type().validate_python(read("outcome.json")))
-    except (ValueError, ValidationError):
+    except (OSError, ValueError, ValidationError):
         return {}
     return {step.id: step for step in outcome.steps} if outcome.run_id == run_id else {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -146,7 +146,9 @@ def _phase(
         job=job.job,
         title=phase.title or job.title,
         state="passed" if passed else "started" if records else "not started",
-        goals=tuple(goals(job, records)),
+        goals=tuple(
+            goals([(spec.id, gate.expr) for spec in job.steps for gate in spec.gates if not gate.optional], records)
+        ),
         runs=len(records),
         passed_run=passed,
         hours=sum(line.seconds for line in own if line.what is None) / 3600,
@@ -169,9 +171,17 @@ def _records(services: Services, job: str) -> Iterator[RunRecord]:
             yield record
 
 
-def goals(job: Job, records: Iterable[RunRecord]) -> Iterator[Goal]:
-    """Each gate of ``job`` that is not optional, with the best that ``records`` have of it. One that did not apply to
-    what a passed run did is none; one that is for another machine stays open."""
+def target_of(record: RunRecord) -> Goal | None:
+    """The target of one run: a limit that it missed, else a time or a ratio that it had to keep."""
+    gates = [(step.id, gate.expr) for step in record.steps for gate in step.gates if not gate.optional]
+    measured = [goal for goal in goals(gates, [record]) if goal.best is not None and goal.limit is not None]
+    named = [goal for goal in measured if goal.what.endswith(("stats.p50", ".ratio"))]
+    return next(iter([*(goal for goal in measured if goal.met is False), *named]), None)
+
+
+def goals(gates: Sequence[tuple[str, str]], records: Iterable[RunRecord]) -> Iterator[Goal]:
+    """Each of ``gates`` (step and expression) with the best that ``records`` have of it. One that did not apply to what
+    a passed run did is none; one that is for another machine stays open."""
     decided: dict[tuple[str, str], list[_Decided]] = {}
     dropped: set[tuple[str, str]] = set()
     for record in records:
@@ -185,11 +195,9 @@ def goals(job: Job, records: Iterable[RunRecord]) -> Iterator[Goal]:
                     gate.verdict == "not_applicable" and record.status == "passed" and "host." not in (gate.when or "")
                 ):
                     dropped.add((step.id, gate.expr))
-    for spec in job.steps:
-        for gate_spec in spec.gates:
-            key = (spec.id, gate_spec.expr)
-            if not gate_spec.optional and (key in decided or key not in dropped):
-                yield _goal(Goal(spec.id, gate_spec.expr, *_limit(gate_spec.expr)), decided)
+    for step_id, expr in gates:
+        if (step_id, expr) in decided or (step_id, expr) not in dropped:
+            yield _goal(Goal(step_id, expr, *_limit(expr)), decided)
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,21 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from fcctl_remote import wire
-from fcctl_remote.gates import effect
+from fcctl_remote import gates, wire
 from orchestrator.base import run_id as ids
 from orchestrator.base import times
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
 from orchestrator.base.journal import LOOK_S
+from orchestrator.base.json_text import Budget
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
+from orchestrator.results import documents
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
-from orchestrator.runs.drive import Driver
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
+from orchestrator.runs.record import steps_here
 from orchestrator.runs.reopen import new_link, resumed
-from orchestrator.runs.run import Finished, collect_and_finish
+from orchestrator.runs.run import Driver, Finished, collect_and_finish
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class _Resume:
             raise ConflictError(
                 f"run {run_id} was never submitted to its machine: nothing to resume", hint="start a new run"
             )
-        rest = self._rest(saved, prewake.results(journal), partial(prewake.read_below, folder))
+        rest = self._rest(saved, steps_here(journal), partial(documents.read, folder, budget=Budget()))
         if self.timeout_s is not None:
             _check_timeout(self.timeout_s, rest.plan)
             first, *others = rest.plan.steps
@@ -246,4 +247,4 @@ def _done(spec: wire.StepSpec, results: Mapping[str, wire.StepResult]) -> wire.S
     if result is None or result.status in ("cancelled", "skipped"):
         return None
     began = result.attempts > 0 or result.status in ("passed", "warned")
-    return result if began and effect.goes_on(spec, result) else None
+    return result if began and gates.goes_on(spec, result) else None

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.money.book import SpendingBook
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.saved_plan import SavedPlan
-    from orchestrator.runs.notices import Notice
-    from orchestrator.runs.notifier import Notifier
+    from orchestrator.runs.notices import Notice, Notifier
 
 
 #: Makes the report of a run: content by path, of its record, its folder and its steps' settings; raises FcctlError.

@@ -62,7 +62,7 @@ class TuneFiles:
 
     def files(self) -> list[Path]:
         """The files of all searches."""
-        return sorted(path for path in self.folder.glob("*.yaml") if not path.name.startswith("."))
+        return sorted(path for path in self.folder.glob("*.yaml") if not path.name.startswith(".") and path.is_file())
 
     def readable(self) -> Iterator[Search]:
         """Those of the folder that are valid."""

@@ -15,7 +15,7 @@ from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.lifecycle import Stage, fold
-from orchestrator.runs.notifier import SILENT_NOTIFIER
+from orchestrator.runs.notices import SILENT_NOTIFIER
 from orchestrator.runs.reopen import cancel, resumed
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services

@@ -60,12 +60,8 @@ class Search:
 
     def to_json(self, env: Mapping[str, str]) -> str:
         """The host's spec, titled by its variant in ``env``, the step's environment, which ``--set`` can change."""
-        entry = self.spec.to_dict()
-        if self.variants is not None:
-            entry["title"] = env.get(self.variants[0], "")
-        entry.pop("adopt", None)
-        entry.pop("env", None)
-        return json.dumps(entry)
+        title = {} if self.variants is None else {"title": env.get(self.variants[0], "")}
+        return json.dumps({key: value for key, value in self.spec.entry.items() if key != "env"} | title)
 
     def called(self, variant: str) -> Search:
         """The search with the variant of that name."""

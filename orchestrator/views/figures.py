@@ -18,7 +18,7 @@ MARKS = {
     "slower": ("✗", "red"),
     "same": ("", ""),
     **dict.fromkeys(("inconclusive", "incomparable"), ("", "yellow")),
-    **dict.fromkeys(("running", "queued", "starting", "asking", "ended", "started"), ("", "cyan")),
+    **dict.fromkeys(("running", "queued", "starting", "asking", "ended", "started"), ("●", "cyan")),
     **dict.fromkeys(("warned", "warn", "preempted", "refused", "missed", "overlap"), ("!", "yellow")),
     **dict.fromkeys(("skipped", "not_applicable"), ("-", "dim")),
     "cancelled": ("-", "yellow"),
@@ -27,13 +27,22 @@ MARKS = {
     "incomplete": ("◐", "magenta"),
     "imported": ("·", "yellow"),
 }
-_KINDS = {"green": "good", "red": "bad", "magenta": "bad", "cyan": "busy"}
+_KINDS = {"green": "good", "red": "bad", "magenta": "open", "cyan": "busy"}
+
+
+def _known(status: str) -> tuple[str, str]:
+    """By the status or its first word: ``wrong 3/4``, ``failed: why``."""
+    return MARKS.get(status.replace(" ", "_")) or MARKS.get(status.partition(" ")[0].rstrip(":"), ("", ""))
 
 
 def kind(status: str) -> str:
-    """``good``, ``bad``, ``busy`` or ``plain``, by the status or its first word: ``wrong 3/4``, ``failed: why``."""
-    known = MARKS.get(status.replace(" ", "_")) or MARKS.get(status.partition(" ")[0].rstrip(":"), ("", ""))
-    return _KINDS.get(known[1], "plain")
+    """``good``, ``bad``, ``open``, ``busy`` or ``plain``."""
+    return _KINDS.get(_known(status)[1], "plain")
+
+
+def sign(status: str) -> str:
+    """What stands before a status on a page, as on a terminal: ``✓``, ``✗``, ``◐``; empty for some."""
+    return _known(status)[0]
 
 
 def duration(seconds: float) -> str:

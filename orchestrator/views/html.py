@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.views.blocks import Block, Chart
-from orchestrator.views.figures import kind, scale
+from orchestrator.views.figures import kind, scale, sign
 from orchestrator.views.report.drawing import DARK, LIGHT, inline_svg
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def environment() -> Environment:
         loader=jinja2.PackageLoader(__package__, "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    made.filters |= {"kind": kind, "polyline": polyline}
+    made.filters |= {"kind": kind, "sign": sign, "polyline": polyline}
     made.globals["draw"] = draw
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -15,9 +16,8 @@ from orchestrator.base.run_id import slug
 from orchestrator.runs.job.files import example_workspace
 from orchestrator.runs.job.job import MAX_JOB_NAME
 from orchestrator.workspace import starter
+from orchestrator.workspace.findings import MAIN, MAX_SOURCES, files_below, read_text
 from orchestrator.workspace.inspection import gpu_scripts, has_build, inspect_folder
-from orchestrator.workspace.programs import MAIN
-from orchestrator.workspace.sources import files_below, read_text
 
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
@@ -73,8 +73,11 @@ class Written:
     backups: list[Path] = field(default_factory=list)
     jobs: list[str] = field(default_factory=lambda: ["first"])
     name: str | None = None
+    empty: bool = False  # nothing to build or run was found
     #: The top of the git repository, if the workspace is a part of it.
     repository: Path | None = None
+    #: Submodules that are not checked out: their files are missing in every run.
+    submodules: list[str] = field(default_factory=list)
 
 
 def init(folder: Path, *, host: str | None = None, force: bool = False) -> Written:
@@ -149,6 +152,7 @@ def _repository_above(folder: Path) -> Path | None:
 
 
 def _write_all(done: Written, host: str | None, force: bool) -> None:
+    done.submodules = list(_empty_submodules(done.root))
     projects = _projects(done.root)
     done.jobs = list(projects) or done.jobs
     done.name = slug(done.root.resolve().name)[:48].strip("-")
@@ -156,8 +160,15 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     for job in done.jobs:
         place = projects.get(job)
         text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
+        done.empty |= starter.NOTHING in text
         _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
     _write(done, done.root / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
+
+
+def _empty_submodules(folder: Path) -> Iterator[str]:
+    for path in re.findall(r"^\s*path\s*=\s*(.+?)\s*$", read_text(folder / ".gitmodules"), re.MULTILINE):
+        if path.isprintable() and (folder / path).is_dir() and next((folder / path).glob("*"), None) is None:
+            yield path
 
 
 def _write(done: Written, path: Path, content: str | bytes, *, replace: bool) -> None:
@@ -182,16 +193,20 @@ def _free_backup(path: Path) -> Path:
 
 def _projects(folder: Path) -> dict[str, str]:
     """Job name -> folder below ``folder``, of those that build or run on their own, if ``folder`` itself has nothing
-    that does and one of them has a build or a script for the GPU."""
+    that does, and one of them has a build or a script for the GPU, or they have more programs than one job runs."""
     if has_build(folder) or any(folder.glob("*.cu")) or any(gpu_scripts(folder)):
         return {}
     found: dict[Path, bool] = {}
+    programs = 0
     for place in dict.fromkeys(path.parent for path in files_below(folder) if path.parent != folder):
         if not any(above in found for above in place.parents) and place.name not in _NO_PROJECTS:
             alone = has_build(place) or any(gpu_scripts(place))
-            if alone or any(MAIN.search(read_text(source)) for source in place.glob("*.cu")):
+            mains = sum(MAIN.search(read_text(source)) is not None for source in place.glob("*.cu"))
+            programs += mains
+            if alone or mains:
                 found[place] = alone
-    paths = [place.relative_to(folder).as_posix() for place in found] if any(found.values()) else []
+    several = any(found.values()) or programs > MAX_SOURCES
+    paths = [place.relative_to(folder).as_posix() for place in found] if several else []
     jobs: dict[str, str] = {}
     for path in paths[:_MAX_PROJECTS]:
         jobs[_job_name(path, jobs)] = path

@@ -6,22 +6,36 @@ import itertools
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.workspace import architectures, cmake, makefiles, starter
-from orchestrator.workspace.findings import Findings
-from orchestrator.workspace.programs import MAIN, Program, arguments, script_needs_arguments
-from orchestrator.workspace.sources import MAX_SOURCES, files_below, read_text
+from orchestrator.workspace import build_files, starter
+from orchestrator.workspace.findings import (
+    MAIN,
+    MAX_SOURCES,
+    Findings,
+    Program,
+    arguments,
+    files_below,
+    read_text,
+    script_needs_arguments,
+)
 
-_PACKAGE = re.compile(r"^\[(?:project|build-system)\]", re.MULTILINE)
+#: Of a package; without it a project may have a list of what it needs alone, as uv makes one.
+_PACKAGE, _PROJECT = (re.compile(rf"^\[{table}\]", re.MULTILINE) for table in ("build-system", "project"))
+#: The optional dependencies of its tests.
+_EXTRA = re.compile(
+    r"^\[project\.optional-dependencies\][^\n]*\n(?:(?!\[)[^\n]*\n)*?(tests?|testing|dev)\s*=", re.MULTILINE
+)
 _EXTENSIONS = re.compile(r"ext_modules|Extension\(")
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
-_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+_COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b(?!-)|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
+_FORMATS = re.compile(r"^.*(?:clang.format|\b(?:ruff|black|isort|flake8|pre-commit)\b).*", re.MULTILINE | re.IGNORECASE)
 _NAMES_GPU = re.compile(r"nvcc|cuda|hip|\bsycl", re.IGNORECASE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
@@ -33,6 +47,8 @@ _BUILDERS = {
 }
 _RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)[^:\n]*:(?!=)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
+#: What is defined in a source, and what only looks like it.
+_FUNCTION = re.compile(r"\b(?!(?:if|for|while|switch|catch|main|__launch_bounds__)\b)(\w+)\s*\([^;{}]*\)\s*\{")
 _HEADER = re.compile(r'^\s*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
 _SOURCES = (".cu", ".hip", ".cpp", ".cc", ".cxx", ".c")
 _HEADERS = (".h", ".hpp", ".cuh", ".hh")
@@ -40,6 +56,11 @@ _HEADERS = (".h", ".hpp", ".cuh", ".hh")
 _LIBRARY = re.compile(
     r'^\s*#\s*include\s*[<"](cublasLt|cublas|cudnn|cufft|curand(?!_kernel)|cusolver|cusparse|nccl)', re.MULTILINE
 )
+#: Calls of the driver, and OpenMP, which need an option each.
+_OPTIONS = {
+    "-lcuda": re.compile(r"\bcu(?:Init|Ctx\w+|Module\w+|LaunchKernel|MemAlloc|TensorMapEncode\w+|DeviceGet)\("),
+    "-Xcompiler=-fopenmp": re.compile(r"^\s*#\s*include\s*<omp\.h>", re.MULTILINE),
+}
 #: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
 _PRINTS_TIME = re.compile(
     r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
@@ -50,17 +71,23 @@ _TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MU
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
 _KERNEL = re.compile(
-    r"^\s*@(?:triton|cuda|numba\.cuda|cute|tilelang)\.(?:jit|kernel)\b|\b(?:RawKernel|RawModule|SourceModule)\(",
+    r"^\s*@(?:\w+\.)?(?:triton|cuda|cute|tilelang|jit)\.(?:jit|kernel|rawkernel)\b|\btarget\s*=\s*[\"']cuda\b"
+    r"|\b(?:RawKernel|RawModule|SourceModule|ElementwiseKernel|ReductionKernel)\(",
     re.MULTILINE,
 )
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
-#: Triton's tutorials end with ``benchmark.run(print_data=True)``.
-_SCRIPT = re.compile(r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b", re.MULTILINE)
+#: It does something when it runs: Triton's tutorials end with ``benchmark.run(print_data=True)``, Numba's examples
+#: with ``kernel[grid, block](x)``.
+_SCRIPT = re.compile(
+    r"^if __name__ ==|^\w+\.run\(.*\bprint_data\b|^(?:for|while|with)\b"
+    r"|^(?:\w+\[.+\]|print|(?:main|run|test|bench)\w*)\(",
+    re.MULTILINE,
+)
 _BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/bench*.py")
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
-#: A file of this name has tests that pytest runs if it is named.
+#: A file of this name has tests that pytest runs if it is named, or is a package's own script.
 _TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^\s*def test_", re.MULTILINE)
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
@@ -89,9 +116,16 @@ def inspect_folder(folder: Path) -> Findings:
 
 def has_build(folder: Path) -> bool:
     """Whether there is a file that tells how to build ``folder``."""
-    texts = any(read_text(folder / name).strip() for name in (*makefiles.MAKEFILES, "CMakeLists.txt"))
+    cmake = read_text(folder / "CMakeLists.txt").strip() != ""
     others = any((folder / name).is_file() for name in itertools.chain(*_BUILDERS.values()))
-    return texts or others or _python_build(folder) is not None
+    return cmake or others or _makefile(folder) is not None or _python_build(folder) is not None
+
+
+def _makefile(folder: Path) -> Path | None:
+    """The Makefile, unless it has nothing or calls formatters and no compiler."""
+    path = next((folder / name for name in build_files.MAKEFILES if read_text(folder / name).strip()), None)
+    text = "\n".join(build_files.texts(path).values()) if path else ""
+    return None if _FORMATS.search(text) and not _COMPILES.search(_FORMATS.sub("", text)) else path
 
 
 def _python_build(folder: Path) -> str | None:
@@ -103,7 +137,21 @@ def _python_build(folder: Path) -> str | None:
     if setup.is_file():
         text = read_text(setup)
         return "setup.py" if _EXTENSIONS.search(text) and "torch" in text else "pyproject.toml"
-    return "pyproject.toml" if _PACKAGE.search(read_text(folder / "pyproject.toml")) else None
+    text = read_text(folder / "pyproject.toml")
+    modules = (path for pattern in ("*/__init__.py", "src/*/__init__.py") for path in folder.glob(pattern))
+    is_package = _PACKAGE.search(text) or (_PROJECT.search(text) and next(modules, None))
+    return "pyproject.toml" if is_package else None
+
+
+def _requirements(folder: Path) -> str:
+    """pip's arguments for what scripts and tests need."""
+    if (folder / "requirements.txt").is_file():
+        return "-r requirements.txt"
+    try:
+        needs = tomllib.loads(read_text(folder / "pyproject.toml"))["project"]["dependencies"]
+        return shlex.join(needs)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError):
+        return ""
 
 
 def _benches(folder: Path) -> list[str]:
@@ -132,16 +180,20 @@ def _built(folder: Path, bench: str | None) -> Findings:
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
     found = Findings(uses_nvcc=bool(texts))
     python = _python_build(folder)
-    makefile = next((folder / name for name in makefiles.MAKEFILES if read_text(folder / name).strip()), None)
-    if makefile and (not python or _COMPILES.search("\n".join(makefiles.texts(makefile).values()))):
+    makefile = _makefile(folder)
+    if makefile and (not python or _compiles(makefile)):
         return _with_make(found, folder, makefile)
     if read_text(folder / "CMakeLists.txt").strip() and not python:
         return _with_cmake(found, folder)
     tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
-    script = _TEST_SCRIPT if not tests and _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)) else ""
+    script = read_text(folder / _TEST_SCRIPT) if not tests else ""
+    has_tests = _HAS_TESTS.search(script) is not None
+    named = _TEST_SCRIPT if has_tests or (python and script and not script_needs_arguments(script)) else ""
     found = replace(
-        found, python_tests=tests or bool(script), python_test_script=script, python_bench=bench,
-        uses_nvcc=bool(kernels), python_build=python, requirements=(folder / "requirements.txt").is_file(),
+        found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
+        python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
+        uses_nvcc=bool(kernels), python_build=python, requirements=_requirements(folder),
+        rewritten=_rewritten(folder, {folder / name: read_text(folder / name) for name in ("setup.py", "build.py")}),
     )  # fmt: skip
     for builder, names in () if python else _BUILDERS.items():
         if name := next((name for name in names if (folder / name).is_file()), None):
@@ -150,14 +202,20 @@ def _built(folder: Path, bench: str | None) -> Findings:
     return found if python else _plain(found, folder, texts, kernels)
 
 
+def _compiles(makefile: Path) -> bool:
+    """Whether ``make`` alone builds something; a Makefile whose goal is ``help`` has shortcuts."""
+    text = "\n".join(build_files.texts(makefile).values())
+    return _COMPILES.search(text) is not None and build_files.default_goal(makefile) not in starter.NO_BUILD
+
+
 def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
-    texts = makefiles.texts(makefile)
+    texts = build_files.texts(makefile)
     text = "\n".join(texts.values())
-    texts |= {p: read_text(p) for p in files_below(folder) if p.name in makefiles.MAKEFILES or p.suffix == ".mk"}
+    texts |= {p: read_text(p) for p in files_below(folder) if p.name in build_files.MAKEFILES or p.suffix == ".mk"}
     every = "\n".join(texts.values())
     targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
-    goal = makefiles.default_goal(makefile)
-    built = makefiles.built(makefile, starter.make_target(targets, goal) or goal)
+    goal = build_files.default_goal(makefile)
+    built = build_files.built(makefile, starter.make_target(targets, goal) or goal)
     return replace(
         found,
         uses_nvcc="nvcc" in text.lower() or found.uses_nvcc,
@@ -166,7 +224,7 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         make_python=_CALLS_PYTHON.search(every) is not None,
         names_arch="nvcc" not in every.lower() or _NAMES_ARCH.search(every) is not None,
         rewritten=_rewritten(folder, texts),
-        arch_variables=architectures.make_variables(every),
+        arch_variables=build_files.make_variables(every),
         make_folders=tuple(built.folders[:MAX_SOURCES]),
         **_programs(folder, built.programs),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
@@ -174,18 +232,19 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
 
 
 def _with_cmake(found: Findings, folder: Path) -> Findings:
-    lists = cmake.lists_below(folder)
+    lists = build_files.lists_below(folder)
     every = "\n".join(lists.values())
     tests = _CTEST.search(lists.get(folder / "CMakeLists.txt", "")) is not None
     return replace(
         found,
         cmake=True,
+        cmake_leftovers=any((folder / "build" / name).exists() for name in ("CMakeCache.txt", "CMakeFiles")),
         cmake_tests=tests,
         # Without a kernel, ptxas prints nothing.
         uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),
         rewritten=_rewritten(folder, lists),
-        arch_variables=architectures.cmake_variables(every),
-        **_programs(folder, cmake.programs(folder), search=not tests),
+        arch_variables=build_files.cmake_variables(every),
+        **_programs(folder, build_files.programs(folder), search=not tests),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
     )
 
@@ -208,27 +267,29 @@ def _programs(folder: Path, known: Iterable[Program], *, search: bool = True) ->
 
 def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:
     """Paths relative to ``folder``, and sed's options for each."""
-    found = architectures.rewritten(texts)
+    found = build_files.rewritten(texts)
     return tuple((Path(os.path.relpath(path, folder)).as_posix(), options) for path, options in found.items())
 
 
 def _plain(found: Findings, folder: Path, texts: Mapping[str, str], kernels: Sequence[str]) -> Findings:
     """Of a folder without build files: programs for nvcc, else kernels; and scripts that compile some when they run."""
-    names = [name for name, text in texts.items() if MAIN.search(text)]
-    names, left_out = names[:MAX_SOURCES], names[MAX_SOURCES : 10 * MAX_SOURCES]
+    programs = [name for name, text in texts.items() if MAIN.search(text)]
+    names, left_out = programs[:MAX_SOURCES], programs[MAX_SOURCES : 10 * MAX_SOURCES]
     extensions, kernel_scripts = gpu_scripts(folder)
     scripts = (*extensions, *kernel_scripts)
     left_out += [name for name in scripts if script_needs_arguments(read_text(folder / name))]
     scripts = tuple(name for name in scripts if name not in left_out)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
-    alone = [n for n in kernels if n not in names and Path(n).name not in included and not _TORCH.search(texts[n])]
+    alone = [n for n in kernels if n not in programs and Path(n).name not in included and not _TORCH.search(texts[n])]
     options = [f"-I{place}" for place in _include_folders(folder, {name: texts[name] for name in (*names, *alone)})]
-    compiled = {n: ["-o", _built_as(n), *options, *_arguments([n, *_linked(n, names, alone)], texts)] for n in names}
+    linked = {name: _linked(name, programs, alone, texts) for name in names}
+    compiled = {n: ["-o", _built_as(n), *options, *_arguments(linked[n], texts)] for n in names}
     if not names and not scripts:
         compiled = {n: [*options, "-c", n, "-o", _built_as(n) + ".o"] for n in alone}
     return replace(
         found,
+        rewritten=_rewritten(folder, {folder / name: read_text(folder / name) for name in extensions}),
         compiled=tuple((name, tuple(words)) for name, words in compiled.items()),
         programs=tuple(Program(shlex.quote(_built_as(name)), arguments([texts[name]])) for name in names),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),
@@ -257,17 +318,25 @@ def _include_folders(folder: Path, texts: Mapping[str, str]) -> Iterator[str]:
 def _arguments(sources: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
     """The sources of a program, and the libraries whose headers they include."""
     yield from sources
-    libraries = (library for source in sources for library in _LIBRARY.findall(texts[source]))
-    yield from dict.fromkeys(f"-l{library}" for library in libraries)
+    text = "\n".join(texts[source] for source in sources)
+    yield from dict.fromkeys(f"-l{library}" for library in _LIBRARY.findall(text))
+    yield from (option for option, pattern in _OPTIONS.items() if pattern.search(text))
 
 
-def _linked(program: str, programs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
-    """The ``sources`` that may belong to ``program``: no other program is in a folder that is nearer to them."""
+def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    """``program`` with those of the ``sources`` whose functions it, or another of them, names and does not define: of
+    sources to whose folder no other program is nearer."""
     folders = {Path(name).parent for name in programs}
-    for source in sources:
-        nearest = next((above for above in Path(source).parents if above in folders), None)
-        if nearest in (None, Path(program).parent):
-            yield source
+    nearest = {source: next((f for f in Path(source).parents if f in folders), None) for source in sources}
+    functions = {
+        source: set(_FUNCTION.findall(texts[source]))
+        for source in sources if nearest[source] in (None, Path(program).parent)
+    }  # fmt: skip
+    linked = [program]
+    for name in linked:
+        words = set(re.findall(r"\w+", texts[name])) - set(_FUNCTION.findall(texts[name]))
+        linked.extend(source for source, defined in functions.items() if source not in linked and defined & words)
+    return linked
 
 
 def gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:

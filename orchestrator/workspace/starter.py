@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.workspace import architectures
+from orchestrator.workspace import build_files
 from orchestrator.workspace.findings import Findings
 
 _TEST_TARGETS = ("test", "check", "tests")
@@ -15,7 +15,7 @@ _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
 _RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
 #: They print or delete, and build nothing.
-_NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean")
+NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean")
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,20 @@ def _steps(findings: Findings) -> list[_Step]:
         return _python_steps(findings)
     if findings.compiled:
         lines = {source: f"{_NVCC} {shlex.join(words)}" for source, words in findings.compiled}
-        scripts = _python_steps(replace(findings, requirements=False)) if findings.gpu_scripts else []
+        alone = replace(findings, requirements="", python_tests=False, python_test_script="")
+        scripts = _python_steps(alone) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
     if findings.gpu_scripts or findings.python_tests or findings.python_bench:
         return _python_steps(findings)
-    return [_Step("hello", "uname -a", "1m", "No build files were found here: replace this command with your own.")]
+    notebooks = [shlex.quote(name) for name in findings.others if name.endswith(".ipynb")]
+    execute = f"\n# {_NOTEBOOKS} {' '.join(notebooks)}" * bool(notebooks)
+    return [_Step("hello", "uname -a" + execute, "1m", f"{NOTHING}: write your commands here.")]
 
 
+#: The job's comment then, which ``init`` looks for.
+NOTHING = "Nothing to build or run was found"
+_NOTEBOOKS = '"$FCCTL_PYTHON" -m jupyter nbconvert --execute --to notebook --output-dir "$FCCTL_OUT"'
 #: Comes home with the run; a file of this name in the repository stays as it is.
 _BUILD_LOG = "$FCCTL_OUT/build.log"
 _JUNIT = "$FCCTL_OUT/junit.xml"
@@ -122,7 +128,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *
         return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        began + architectures.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
+        began + build_files.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -146,22 +152,24 @@ _RESOURCE_GATES = (
 def make_target(targets: tuple[str, ...], goal: str) -> str:
     """What make is asked to build; "": its own goal, which is ``goal``."""
     named = next((target for target in _BUILD_TARGETS if target in targets), "")
-    if named or goal not in _NO_BUILD:
+    if named or goal not in NO_BUILD:
         return named
-    others = (*_NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
+    others = (*NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
     return next((target for target in targets if target not in others), "")
 
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     variables = "".join(f' {name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
     more = _steps_of_targets(findings, targets, lambda name: f"make {name}{variables}")
+    runs = any(step.id != "test" for step in more)
+    findings = replace(findings, unnamed_programs=findings.unnamed_programs and not runs)
     keep_going = not more and _run_alone(findings)
     line = f"make {'-k ' * keep_going}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
     build = _build(findings, line, "", ("make",), keep_going=keep_going)
     before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
     steps = [replace(build, run="\n".join([*before, build.run]))]
-    steps += more if any(step.id != "test" for step in more) else [*more, *_run_those_that_can(findings)]
+    steps += more if runs else [*more, *_run_those_that_can(findings)]
     if findings.make_python:
         return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
     return steps
@@ -205,7 +213,10 @@ def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str,
 
 _TESTED = (
     "correctness.summary.failed == 0",
-    '{expr: correctness.summary.passed > 0, hint: "each test was skipped: see why with pytest -rs or ctest -V"}',
+    (
+        "{expr: correctness.summary.passed > 0, when: correctness.summary.failed == 0, "
+        'hint: "each test was skipped: see why with pytest -rs or ctest -V"}'
+    ),
 )
 _GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 'unavailable'",)
 
@@ -223,7 +234,8 @@ _PRINTED = (("times", "@log"), ("rates", "@log"))
 def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
     keep_going = not findings.cmake_tests and _run_alone(findings)
-    configure = f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
+    configure = "rm -rf build/CMakeCache.txt build/CMakeFiles &&\n" * findings.cmake_leftovers
+    configure += f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
     line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
     steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
     if findings.cmake_tests:
@@ -271,6 +283,7 @@ def _run(run: str, step: str = "run") -> _Step:
 
 def _python_steps(findings: Findings) -> list[_Step]:
     steps, python = [], '"$FCCTL_PYTHON"'
+    rewrite, findings = build_files.commands(findings.rewritten), replace(findings, rewritten=())
     if findings.python_build == "build.py":
         steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
     elif findings.python_build == "setup.py":
@@ -278,14 +291,17 @@ def _python_steps(findings: Findings) -> list[_Step]:
     elif findings.python_build or findings.requirements:
         python, more = "build/venv/bin/python", " pytest" if findings.python_tests else ""
         pip = f"{python} -m pip install"
-        line = f"fcctl-host venv build/venv\n{pip} -r requirements.txt{more}"
+        line = f"fcctl-host venv build/venv\n{pip} {findings.requirements}{more}"
         if findings.python_build:
             offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
-            line = f"fcctl-host venv build/venv\n{pip} .{more} ||\n  {offline}"
+            package = f"'.[{findings.python_extra}]'" if findings.python_tests and findings.python_extra else "."
+            line = f"fcctl-host venv build/venv\n{pip} -e {package}{more} ||\n  {offline}"
         steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""
         steps.append(_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
+    elif findings.python_test_script:
+        steps.append(_test(f"{python} {findings.python_test_script}"))
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
         run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
@@ -294,8 +310,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
-    if not steps[0].comment:
-        steps[0] = replace(steps[0], comment=_PYTHON)
+    steps[0] = replace(steps[0], run=rewrite + steps[0].run, comment=steps[0].comment or _PYTHON)
     return steps
 
 

@@ -115,12 +115,13 @@ def _read(_program: Program, reader: str, file: str) -> int:
 
 
 def _venv(_program: Program, folder: str) -> int:
-    from fcctl_remote.run import environment
+    from fcctl_remote.run.environment import make_venv
+    from fcctl_remote.wire import Refusal
 
     try:
-        environment.make_venv(folder, os.environ)
-    except environment.VenvError as error:
-        return _failed(error.message, error.hint, 1)
+        make_venv(folder, os.environ)
+    except Refusal as refusal:
+        return _failed(refusal.error.message, refusal.error.hint, 1)
     return 0
 
 

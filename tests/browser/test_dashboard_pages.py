@@ -54,6 +54,11 @@ PICTURES = {
     f"/compare?run={OLDER}&run={RUN}": "compare",
     "/trends": "trend",
     f"/runs/{RUN}": "run",
+    f"/runs/{RUN}/report": "report",
+    "/hosts": "hosts",
+    "/schedules": "schedules",
+    "/spending": "spending",
+    "/progress": "progress",
 }
 
 
@@ -201,6 +206,24 @@ def test_the_report_shows_all_of_its_tables_and_leads_back(browser: Any, opened:
         page.get_by_role("link", name="Back to the dashboard").click()
         assert page.locator("h1").inner_text() == "evidence on gpu-host"
         assert "passed · NVIDIA H200 · " in page.locator("main p").first.inner_text()
+
+
+def test_files_of_a_run_are_opened_or_downloaded(page: Any, workspace: Workspace) -> None:
+    """A browser shows text; what it could take for a page is downloaded."""
+    (workspace.root / f"results/runs/{RUN}/steps/bench/out/<b>.html").write_text("<script>window.hacked=1</script>")
+    page.goto(f"./runs/{RUN}")
+    page.get_by_text(" files", exact=False).filter(visible=True).last.click()
+    files = page.locator("#files")
+    link = files.get_by_role("link", name="steps/bench/out/<b>.html")
+    with page.expect_download() as download:
+        link.click()
+    assert Path(download.value.path()).read_text() == "<script>window.hacked=1</script>"
+    text = files.get_by_role("link", name="steps/bench/out/benchmark-flagship.json").get_attribute("href")
+    answer = page.request.get(text)
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert '"benchmarks"' in answer.text()
+    for bad in ("..%2f..%2ffcctl.toml", "run.json", "steps", "steps/none"):
+        assert page.request.get(f"./runs/{RUN}/files/{bad}").status == 404
 
 
 def test_a_phone_shows_the_newest_runs_of_a_trend(screens: tuple[tab, tab]) -> None:

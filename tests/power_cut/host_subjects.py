@@ -19,9 +19,9 @@ from fcctl_remote.agent import submit
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import bundles, files, hostfacts, tree
 from fcctl_remote.base.layout import Layout, RunLayout
-from fcctl_remote.run import events, lost
+from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.queue import HostLock
+from fcctl_remote.run.control import HostLock
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
 from fcctl_remote.wire import Refusal
 from fcctl_tune.errors import TuneError
@@ -70,7 +70,7 @@ class Events(Subject):
 
     def act(self, root: Path, done: Done) -> None:
         run = layout_of(root).run(RUN)
-        log = events.EventLog(run.events, files.DiskReserve(run.reserve))
+        log = runs.EventLog(run.events, files.DiskReserve(run.reserve))
         log.append("run_started", {"job": "j"}, durable=True)
         done("begun")
         log.append("step_started", {"step": LONG.decode()})
@@ -79,12 +79,12 @@ class Events(Subject):
     def judge(self, root: Path, done: tuple[str, ...]) -> None:
         run = layout_of(root).run(RUN)
         assert runs.has_begun(run) or not done
-        found, _ = events.read(run.events, 0, 1 << 20)
+        found, _ = runs.read_events(run.events, 0, 1 << 20)
         kinds = [event.type for event in found]
         assert not done or kinds[0] == "run_started"
         assert len(kinds) == len(set(kinds))
-        events.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_finished", {}, durable=True)
-        again, _ = events.read(run.events, 0, 1 << 20)
+        runs.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_finished", {}, durable=True)
+        again, _ = runs.read_events(run.events, 0, 1 << 20)
         assert [event.type for event in again] == [*kinds, "run_finished"]
 
 
@@ -104,12 +104,12 @@ class Outcome(Subject):
 
     def act(self, root: Path, done: Done) -> None:
         run = layout_of(root).run(RUN)
-        events.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_started", {}, durable=True)
+        runs.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_started", {}, durable=True)
         for name, content in self.results.items():
             path = Path(run.folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        outcome = runs.unstarted_outcome(_plan("0" * 64), "passed", "")
+        outcome = runs.outcome(_plan("0" * 64), "passed", "")
         runs.write_outcome(run, outcome, files.DiskReserve(run.reserve))
         done("finished")
 
@@ -130,7 +130,7 @@ class Heartbeat(Subject):
     def prepare(self, root: Path) -> None:
         Outcome().prepare(root)
         run = layout_of(root).run(RUN)
-        events.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_started", {}, durable=True)
+        runs.EventLog(run.events, files.DiskReserve(run.reserve)).append("run_started", {}, durable=True)
 
     def act(self, root: Path, done: Done) -> None:
         run = layout_of(root).run(RUN)

@@ -15,7 +15,6 @@ from fcctl_remote import start
 from fcctl_remote.agent import calls, submit
 from fcctl_remote.base import bundles
 from fcctl_remote.base import files as host_files
-from fcctl_remote.run import events
 from fcctl_remote.run import state as runs
 from fcctl_tune.search.storage import Journal
 from orchestrator.base import files, journal
@@ -153,9 +152,9 @@ HOST = (
         host.HostAtomic,
     ),
     removed("host make_folders: no sync", host_files.make_folders, "sync_folder(parent)", host.Submission),
-    removed("events: no sync", events.EventLog._sync, "files.flush(fd)", host.Events),
+    removed("events: no sync", runs.EventLog._sync, "files.flush(fd)", host.Events),
     removed(
-        "events: no folder sync", events.EventLog._sync, "files.sync_folder(os.path.dirname(self.path))", host.Events
+        "events: no folder sync", runs.EventLog._sync, "files.sync_folder(os.path.dirname(self.path))", host.Events
     ),
     removed("outcome before its results", runs.write_outcome, "files.sync_tree(folder)", host.Outcome),
     Mutant("plan: no sync", submit._claim, '+ b"\\n")', '+ b"\\n", durable=False)', (host.Submission,)),

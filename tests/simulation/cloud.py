@@ -134,17 +134,20 @@ class SimulatedCloud:
 
     def ask(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
         """The core's answer, after whatever takes no time has happened. ``path``: below the project."""
-        self._set_scenario()
-        answer = self.service.answer(method, f"projects/{PROJECT}/{path}".rstrip("/"), query, body)
+        self._set_scenario(self.world.pending_seconds)
+        try:
+            answer = self.service.answer(method, f"projects/{PROJECT}/{path}".rstrip("/"), query, body)
+        finally:
+            self._set_scenario()  # what the cloud itself does is not pending
         if method == "GET":
             return answer
         self.world.happen_due()
         operation = self.core.operations.get(path_of(str(answer.get("selfLink", ""))))
         return answer if operation is None else dict(operation.resource)
 
-    def _set_scenario(self) -> None:
+    def _set_scenario(self, pending_s: float = 0.0) -> None:
         world, scenario = self.world, self.core.scenario
-        scenario.latency = LATENCY.model_copy(update={"stop": world.stop_seconds})
+        scenario.latency = LATENCY.model_copy(update={"stop": world.stop_seconds, "pending": pending_s})
         scenario.stock = {zone: 0 for zone in scenario.zones if not world.has_stock(zone)}
 
     # --------------------------------------------------------------------------------------------------- what there is

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.provision import decide as decision
-from orchestrator.machines.provision.find import Changes
+from orchestrator.machines.provision import release as releasing
+from orchestrator.machines.provision.find import Changes, find_machines
 from orchestrator.machines.provision.release import Released
-from orchestrator.money import reconcile, usage_recorder
+from orchestrator.money import audit, usage_recorder
 from orchestrator.runs import actions as moves
 from orchestrator.runs.cost import budget_guard as guard
 from orchestrator.runs.cost import machine_cost
@@ -24,6 +25,7 @@ from orchestrator.sessions import session
 from tests.simulation import cloud_port, commands
 from tests.simulation.judge import first_line
 from tests.simulation.schedule import Schedule, draw
+from tests.simulation.world import Fault
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(machine_cost.PowerOnPeriod, "seconds", property(lambda self: sum(self.parts.values())))
     patch.setattr(usage_recorder, "closings", lambda *_: [])
     for what in ("closings", "corrections", "bounds"):
-        patch.setattr(reconcile, what, lambda *_: [])
+        patch.setattr(audit, what, lambda *_: [])
 
 
 def no_lock(patch: pytest.MonkeyPatch) -> None:
@@ -155,6 +157,11 @@ def no_second_look(patch: pytest.MonkeyPatch) -> None:
 def nothing_without_its_line(patch: pytest.MonkeyPatch) -> None:
     """On a full disk no machine is stopped: the journal has no room for the line that says so."""
     patch.setattr(moves, "may_wait", lambda *_: False)
+
+
+def only_what_is_there(patch: pytest.MonkeyPatch) -> None:
+    """A start that the cloud has not begun is not waited for: the machine is off."""
+    patch.setattr(releasing, "find_settled", lambda parts, target, _: find_machines(parts.clouds.open(target), target))
 
 
 MUTANTS = [
@@ -174,4 +181,8 @@ MUTANTS = [
     Mutant("no lock", no_lock, "a second vm is being created"),
     Mutant("no second look", no_second_look, "vm is RUNNING after"),
     Mutant("nothing without its line", nothing_without_its_line, "vm is RUNNING after", seed=102),
-]
+    Mutant(
+        "only what is there", only_what_is_there, "vm is RUNNING after",
+        schedule=Schedule(1, (Fault(1, "pending", 90.0), Fault(22, "interrupt")), ("run", "ps")),
+    ),
+]  # fmt: skip

@@ -19,7 +19,7 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 AMOUNTS: dict[str, tuple[float, float]] = {
     "sleep": (60, 6 * 3600), "cut": (5, 1500), "cloud_down": (30, 1200), "stockout": (30, 4000),
-    "slow_stop": (60, 500), "skew": (-1800, 1800), "full": (60, 3000), "unreadable": (60, 40_000),
+    "slow_stop": (60, 500), "pending": (1, 100), "skew": (-1800, 1800), "full": (60, 3000), "unreadable": (60, 40_000),
     "laptop_full": (60, 20_000),
 }  # fmt: skip
 
@@ -125,7 +125,7 @@ def draw(seed: int) -> Schedule:
     release = rng.choice(("stop", "stop", "stop", "keep", "delete"))
     made = Schedule(seed, tuple(sorted(faults)), tuple(commands), release, rng.random() < 0.75)  # type: ignore[arg-type]
     made = _with_lost_results(_with_company(_with_money(made)))
-    return _with_misreports(_with_builder(_with_rush(_with_rebuilds(_with_firings(_with_caps(made))))))
+    return _with_pending(_with_misreports(_with_builder(_with_rush(_with_rebuilds(_with_firings(_with_caps(made)))))))
 
 
 def _with_money(schedule: Schedule) -> Schedule:
@@ -286,4 +286,13 @@ def _with_misreports(schedule: Schedule) -> Schedule:
     if rng.random() >= 0.125:
         return schedule
     fault = Fault(rng.randint(1, 60) if rng.random() < 0.8 else rng.randint(60, 220), "misreported")
+    return replace(schedule, faults=tuple(sorted((*schedule.faults, fault))))
+
+
+def _with_pending(schedule: Schedule) -> Schedule:
+    """In every eighth schedule the cloud takes a while to begin what it was asked for."""
+    rng = random.Random(f"pending {schedule.seed}")
+    if rng.random() >= 0.125:
+        return schedule
+    fault = Fault(rng.randint(1, 60), "pending", round(rng.uniform(*AMOUNTS["pending"])))
     return replace(schedule, faults=tuple(sorted((*schedule.faults, fault))))

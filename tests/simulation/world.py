@@ -32,6 +32,7 @@ Kind = Literal[
     "crash",  # the machine's system dies and boots again
     "console",  # a person stops the machine and starts it again
     "slow_stop",  # from now on a stop takes `amount` seconds
+    "pending",  # from now on a change waits `amount` seconds until the cloud begins it
     "skew",  # the laptop's clock jumps by `amount` seconds
     "full",  # the machine's disk is full for `amount` seconds
     "unreadable",  # what runs left on the machine's disk cannot be read for `amount` seconds
@@ -92,6 +93,8 @@ class World:
     unreadable_until: float = 0.0
     laptop_full_until: float = 0.0
     stop_seconds: float = 20.0
+    #: How long a change waits until the cloud begins it.
+    pending_seconds: float = 0.0
     #: The most that it ever was.
     longest_stop_s: float = 20.0
     #: Since when a cap is spent, and over what it is one.
@@ -199,6 +202,8 @@ class World:
             case "slow_stop":
                 self.stop_seconds = fault.amount
                 self.longest_stop_s = max(self.longest_stop_s, fault.amount)
+            case "pending":
+                self.pending_seconds = fault.amount
             case "skew":
                 self.skew += fault.amount
             case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":

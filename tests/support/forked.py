@@ -208,14 +208,14 @@ def _import_what_commands_import(more: Sequence[str]) -> None:
 def _build_validators() -> None:
     """Each child would build those that it needs: a quarter of what a run costs it."""
     from fcctl_remote import wire
-    from orchestrator.machines.connect import replies
-    from orchestrator.runs import ending
+    from orchestrator.machines.connect import framing
+    from orchestrator.runs import record
 
     _build(pydantic.BaseModel)
-    replies.prepare()
+    framing.prepare()
     for shape in (list[wire.FilePart], list[wire.RunSummary], wire.CallError):
-        replies._adapter(shape)
-    ending.outcome_type()
+        framing._adapter(shape)
+    record.outcome_type()
 
 
 def _build(model: type[pydantic.BaseModel]) -> None:

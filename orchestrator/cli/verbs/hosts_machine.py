@@ -183,11 +183,11 @@ def ssh_config(cli: Cli, target: str, remove: bool) -> None:
     Writes an entry with the address, the user and the pinned host keys to a file that ~/.ssh/config includes. `hosts
     down` or the end of a session removes the entry. Run this command again after the next start.
     """
-    from orchestrator.machines.connect.ssh import user_entry
+    from orchestrator.machines.connect.ssh.terminal import remove_entry
 
     wanted = cli.workspace().machine(target)
     if remove:
-        was_there = user_entry.remove(wanted.name)
+        was_there = remove_entry(wanted.name)
         if not cli.show({"target": wanted.name, "removed": was_there}):
             cli.note(f"your SSH configuration has no entry for {wanted.name}" + (" any more" if was_there else ""))
         return

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, LinkLost
-from orchestrator.machines.connect import replies
+from orchestrator.machines.connect import framing
 from orchestrator.machines.connect.batches import Batch, batches, inline
 from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
 from orchestrator.machines.connect.transport import Process, Transport
@@ -62,21 +62,21 @@ class AgentSession:
     def greet(self) -> None:
         """Wait for the agent and learn about its machine. Raises EndOfOutput if the program ended instead."""
         ident = self._write("hello", {}, None)
-        replies.prepare()  # while the other end starts its Python
+        framing.prepare()  # while the other end starts its Python
         self._frames.answer_by = time.monotonic() + HELLO_LIMIT_S
         try:
             self._frames.skip_to_ready()
         except TimeoutError:
             raise nonsense(f"the host program did not start within {HELLO_LIMIT_S:g} s") from None
         message, _ = self._reply(ident, HELLO_LIMIT_S)
-        hello = replies.shaped(wire.Hello, _result(message, "hello"))
-        replies.check_hello(hello, self._runner_sha256)
+        hello = framing.shaped(wire.Hello, _result(message, "hello"))
+        framing.check_hello(hello, self._runner_sha256)
         self.hello = hello
 
     # ---------------------------------------------------------------------------------------- the source's tree
     def tree_diff(self, workspace: str, entries: Sequence[wire.TreeEntry]) -> wire.TreeDiff:
         sizes = {entry.path: entry.size for entry in entries}
-        check = lambda diff: replies.check_diff(diff, sizes.keys())  # noqa: E731
+        check = lambda diff: framing.check_diff(diff, sizes.keys())  # noqa: E731
         diff, _ = self._call("tree_diff", {"workspace": workspace}, wire.TreeDiff, check, blob=_entries(entries))
         self._sizes = sizes
         return diff
@@ -135,44 +135,44 @@ class AgentSession:
         self, workspace: str, run_id: str, entries: Sequence[wire.TreeEntry], tree_sha256: str
     ) -> wire.Snapshot:
         params = {"workspace": workspace, "run_id": run_id, "tree_sha256": tree_sha256}
-        check = lambda snapshot: replies.check_snapshot(snapshot, tree_sha256)  # noqa: E731
+        check = lambda snapshot: framing.check_snapshot(snapshot, tree_sha256)  # noqa: E731
         return self._call("snapshot", params, wire.Snapshot, check, blob=_entries(entries))[0]
 
     def bundle(self, sha256: str, size: int, offset: int, data: bytes) -> wire.BundleState:
         params = {"sha256": sha256, "size": size, "offset": offset}
-        return self._call("bundle", params, wire.BundleState, replies.check_bundle, blob=data or None)[0]
+        return self._call("bundle", params, wire.BundleState, framing.check_bundle, blob=data or None)[0]
 
     # ---------------------------------------------------------------------------------------- runs
     def submit(self, plan: wire.RunPlan, secrets: Mapping[str, str]) -> wire.Submitted:
         params = {"plan": wire.encode(plan), **({"secrets": dict(secrets)} if secrets else {})}
-        check = lambda submitted: replies.check_run(submitted.summary, plan.run_id)  # noqa: E731
+        check = lambda submitted: framing.check_run(submitted.summary, plan.run_id)  # noqa: E731
         return self._call("submit", params, wire.Submitted, check)[0]
 
     def watch(self, request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]:
         limit = request.wait_s + WATCH_MARGIN_S
         reply, blob = self._call("watch", wire.encode(request), wire.WatchReply, limit_s=limit)
         with self._fatal():
-            replies.check_watch(reply, blob, request)
+            framing.check_watch(reply, blob, request)
         return reply, blob
 
     def status(self, run_ids: Sequence[str] | None = None) -> list[wire.RunSummary]:
         wanted_ids = None if run_ids is None else list(run_ids)
         answer, _ = self._call("status", {"run_ids": wanted_ids}, dict)
         with self._fatal():
-            runs = replies.shaped(list[wire.RunSummary], answer.get("runs"))
-            replies.check_runs(runs, wanted_ids)
+            runs = framing.shaped(list[wire.RunSummary], answer.get("runs"))
+            framing.check_runs(runs, wanted_ids)
         return runs
 
     def cancel(self, run_id: str, reason: str, status: str = "cancelled", grace_s: float = 10.0) -> wire.RunSummary:
         params = {"run_id": run_id, "reason": reason, "status": status, "grace_s": grace_s}
-        return self._call("cancel", params, wire.RunSummary, lambda summary: replies.check_run(summary, run_id))[0]
+        return self._call("cancel", params, wire.RunSummary, lambda summary: framing.check_run(summary, run_id))[0]
 
     def forget(self, run_id: str) -> None:
         self._call("forget", {"run_id": run_id}, dict)
 
     # ---------------------------------------------------------------------------------------- results
     def files(self, run_id: str) -> wire.FileList:
-        return self._call("files", {"run_id": run_id}, wire.FileList, replies.check_files)[0]
+        return self._call("files", {"run_id": run_id}, wire.FileList, framing.check_files)[0]
 
     def fetch(self, run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
         calls = _batches(parts)
@@ -221,7 +221,7 @@ class AgentSession:
         message, data = self._finish(ident, limit_s or QUESTION_LIMIT_S.get(method, CALL_LIMIT_S))
         result = _result(message, method)
         with self._fatal():
-            answer = replies.shaped(shape, result)
+            answer = framing.shaped(shape, result)
             check(answer)
         return answer, data
 
@@ -274,9 +274,9 @@ class AgentSession:
     def _fetched(self, ident: int, requested: list[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
         message, blob = self._finish(ident)
         with self._fatal():
-            answer = replies.shaped(dict, _result(message, "fetch"))
-            parts = replies.shaped(list[wire.FilePart], answer.get("parts"))
-            replies.check_parts(parts, blob, requested)
+            answer = framing.shaped(dict, _result(message, "fetch"))
+            parts = framing.shaped(list[wire.FilePart], answer.get("parts"))
+            framing.check_parts(parts, blob, requested)
         view, at = memoryview(blob), 0
         for part in parts:
             yield part, bytes(view[at : at + part.size])
@@ -317,7 +317,7 @@ class AgentSession:
 
 def _result(message: dict[str, Any], method: str) -> Any:
     if message.get("error") is not None:
-        raise replies.call_error(message["error"], method)
+        raise framing.call_error(message["error"], method)
     if "result" not in message:
         raise nonsense(f"the reply to {method} has neither a result nor an error")
     return message["result"]

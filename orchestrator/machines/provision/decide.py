@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import takewhile
 
-from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Power, Remedy
+from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Power, Refusal, Remedy, region_of
 from orchestrator.machines.provision.actions import (
     POLL_S,
     Action,
+    Attempt,
+    Create,
     DeleteCreated,
     Fail,
     History,
@@ -29,7 +32,7 @@ from orchestrator.machines.provision.actions import (
     UseMachine,
     Wait,
 )
-from orchestrator.machines.provision.decide_create import again, creation, pause
+from orchestrator.machines.targets import Provisioning
 
 #: The tolerance between the cloud's clock and ours in deadlines, seconds.
 SLACK_S = 5.0
@@ -46,10 +49,12 @@ def next_action(
         cloud_ahead_s: how much the cloud's clock, which sets its deadlines, is ahead of that one.
     """
     if now - history.began >= policy.limit_s:
+        refusals = (attempt.refusal.message for attempt in reversed(history.attempts) if attempt.refusal)
+        states = ", ".join(f"{machine.status} in {machine.zone}" for machine in seen)
         return Fail(
             "timeout",
             f"{policy.name} was not ready after {policy.limit_s:.0f} s",
-            cause=_last_words(history) or _states(seen),
+            cause=next(refusals, states or None),
             hint="see its state: fcctl hosts ls; run the command again, or raise wake_timeout_s in the target",
         )
     deletion = _delete_created(seen, policy, history, now)
@@ -251,8 +256,7 @@ def _no_stock(machine: Machine, policy: Policy, history: History, now: float, se
     if policy.target.on_stockout == "rebuild":
         return _rebuild(machine, policy, history, now, seen)
     if policy.target.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
-        left = starts[-1].at + pause(len(starts)) - now
-        return Wait(left, f"{machine.zone} has no free machine for {machine.name}") if left > 0 else None
+        return _pause(starts[-1], len(starts), now, f"{machine.zone} has no free machine for {machine.name}")
     waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.target.on_stockout == "wait" else ""
     return Fail(
         "capacity",
@@ -276,9 +280,118 @@ def _rebuild(machine: Machine, policy: Policy, history: History, now: float, see
     return creation(policy, history, now, frozenset(one.zone for one in seen), name)
 
 
-def _last_words(history: History) -> str | None:
-    return next((a.refusal.message for a in reversed(history.attempts) if a.refusal), None)
+#: Waits between requests after a stockout or a transient refusal, seconds; the last repeats.
+BACKOFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+#: How many transient refusals in a row count as a failure.
+PATIENCE = 6
 
 
-def _states(seen: Sequence[Machine]) -> str | None:
-    return ", ".join(f"{m.status} in {m.zone}" for m in seen) or None
+def creation(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Action:
+    """A machine where there is none, or none to be had: the first zone and price model not refused yet."""
+    if not (policy.request.create and policy.target.create):
+        return Fail(
+            "not_found",
+            f"the machine {policy.name} does not exist in {', '.join(policy.target.zones)}",
+            hint="check instance, project and zones in the target, or set create = true",
+        )
+    tried = history.of("create")
+    if tried and not tried[-1].done:
+        if now - tried[-1].at < policy.target.wake_timeout_s:
+            return Wait(POLL_S, f"{policy.name} is being created in {tried[-1].zone}")
+        return Fail("timeout", f"{policy.name} was requested in {tried[-1].zone}, but did not appear",
+                      hint="check later whether it exists: fcctl hosts audit")  # fmt: skip
+    worked = next((a for a in tried if a.worked and not history.of("delete", a.zone)), None)
+    if worked is not None:
+        return Fail("preempted", f"{policy.name} was created, and does not exist any more",
+                      cause="it was preempted or deleted during its start", hint="run the command again")  # fmt: skip
+    return _next_place(policy, history, now, taken, snapshot)
+
+
+def _next_place(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Action:
+    tried = history.of("create")
+    last = tried[-1] if tried else None
+    if last is not None and last.refusal is not None and last.zone not in taken:
+        if last.refusal.remedy is Remedy.LOOK_AGAIN:
+            return _exists(policy, tried, now, snapshot)
+        if last.refusal.remedy is Remedy.FATAL:
+            return _fatal(f"{policy.name} cannot be created in {last.zone}", last.refusal)
+        if last.refusal.remedy in (Remedy.RETRY, Remedy.NOT_READY) and in_a_row(tried) < PATIENCE:
+            wait = _pause(last, in_a_row(tried), now, last.refusal.message)
+            return wait or Create(last.zone, last.way, snapshot)
+    places = [(zone, way) for way in policy.target.ways for zone in _hinted(policy, tried) if zone not in taken]
+    rounds = {place: _refusals(tried, place) for place in places}
+    fewest = min(rounds.values(), default=0)
+    place = next((p for p in places if rounds[p] == fewest), None)
+    waits = policy.target.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
+    if place is None or (fewest > 0 and last is not None and not waits):
+        return _nowhere(policy, last)
+    wait = None
+    if fewest > 0 and last is not None and max(rounds.values()) == fewest:
+        wait = _pause(last, fewest, now, f"no zone has a free machine for {policy.name}")
+    return wait or Create(*place, snapshot)
+
+
+def _nowhere(policy: Policy, last: Attempt | None) -> Fail:
+    refusal = last.refusal if last else None
+    return Fail(
+        "capacity",
+        f"no zone has a free machine for {policy.name}: {', '.join(policy.target.zones)}",
+        cause=refusal.message if refusal else "the target has no other zone",
+        hint=(refusal and refusal.hint) or "add zones to `zones` in the target",
+    )
+
+
+def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str | None) -> Action:
+    """The name is taken, yet no machine is seen: one is just coming or going, or its disk was left behind."""
+    last = tried[-1]
+    if in_a_row(tried) < 4:
+        wait = _pause(last, in_a_row(tried), now, f"{policy.name} exists already")
+        return wait or Create(last.zone, last.way, snapshot)
+    message = last.refusal.message if last.refusal else ""
+    return Fail("conflict", f"the name {policy.name} is in use in {last.zone}, but not by a machine", cause=message,
+                  hint="a disk may have that name: delete it, or set another `instance` in the target")  # fmt: skip
+
+
+def _hinted(policy: Policy, tried: Sequence[Attempt]) -> list[str]:
+    """The target's zones, those first that the cloud itself named as having stock."""
+    named = {zone for a in tried if a.refusal for zone in a.refusal.zones_available}
+    return sorted(dict.fromkeys(policy.target.zones), key=lambda zone: zone not in named)
+
+
+def _refusals(tried: Sequence[Attempt], place: tuple[str, Provisioning]) -> int:
+    """How often there was none in this place, by itself or because its whole region was refused."""
+    zone, way = place
+    remedies = [(a.zone, a.refusal.remedy) for a in tried if a.refusal and a.way == way]
+    own = [remedy for where, remedy in remedies if where == zone]
+    region = [r for where, r in remedies if r is Remedy.NEXT_REGION and region_of(where) == region_of(zone)]
+    return own.count(Remedy.NEXT_ZONE) + len(region) + (Remedy.RETRY in own or Remedy.NOT_READY in own)
+
+
+# ----------------------------------------------------------------------------------------------------- after a refusal
+def again(tried: Sequence[Attempt], now: float, what: str) -> Action | None:
+    """After the refusals of one action: fail, wait, or (None) do it again."""
+    refusal = tried[-1].refusal if tried else None
+    if refusal is None:
+        return None
+    if refusal.remedy is Remedy.FATAL:
+        return _fatal(what, refusal)
+    if in_a_row(tried) >= PATIENCE:
+        return Fail("timeout", f"{what}: the cloud refused every attempt", refusal.message, refusal.hint)
+    return _pause(tried[-1], in_a_row(tried), now, refusal.message)
+
+
+def in_a_row(tried: Sequence[Attempt]) -> int:
+    """How many of the last attempts were refused for the same reason in the same zone."""
+    kinds = [(attempt.zone, attempt.refusal and attempt.refusal.remedy) for attempt in reversed(tried)]
+    return len(list(takewhile(lambda kind: kind[1] is not None and kind == kinds[0], kinds)))
+
+
+def _pause(attempt: Attempt, times: int, now: float, why: str) -> Wait | None:
+    """The rest of the pause after ``attempt``, the last of so many that were refused; None: it is over."""
+    left = attempt.at + BACKOFF_S[min(max(times, 1), len(BACKOFF_S)) - 1] - now
+    return Wait(left, why) if left > 0 else None
+
+
+def _fatal(what: str, refusal: Refusal) -> Fail:
+    """A refusal that no waiting cures, with what cures it."""
+    return Fail(refusal.problem, what, refusal.message, refusal.hint)

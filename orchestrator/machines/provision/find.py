@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.base.clock import Clock
-from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
+from orchestrator.base.errors import AuthError, CloudError
+from orchestrator.base.threads import in_thread
+from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud, MachineParts
-from orchestrator.machines.connect.reconnect import in_thread
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 
 #: The limit of a stop, after which the time limits have to end the machine; a shutdown that hangs takes minutes.
 STOP_LIMIT_S = 600.0
+#: The interval between reads of a machine whose start is pending, seconds.
+PENDING_POLL_S = 5.0
 #: Labels, metadata, limits: they take a second or two.
 CHANGE_LIMIT_S = 120.0
 
@@ -51,6 +54,39 @@ def find_machines(cloud: Cloud, target: CloudTarget, *, everywhere: bool = False
         places = {machine.zone for machine in machines}
         machines += [m for m in labelled if m.name == target.instance and m.zone not in places]
     return machines
+
+
+def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
+    """As :func:`find_machines`. Waits for a start or creation in ``zones`` that the cloud has not begun: until then
+    the machine looks as if nobody had requested it, and it starts later.
+
+    Raises CloudError, too, if it is still pending after :data:`STOP_LIMIT_S`.
+    """
+    cloud, clock = parts.clouds.open(target), parts.clock
+    deadline = clock.monotonic() + STOP_LIMIT_S
+    while True:
+        pending = [change for zone in zones if (change := _pending_start(cloud, zone, target.instance))]
+        machines = find_machines(cloud, target)
+        on = {machine.zone for machine in machines if machine.power is not Power.STOPPED}
+        waiting = next((change for change in pending if change.zone not in on), None)
+        if waiting is None:
+            return machines
+        if clock.monotonic() > deadline:
+            raise CloudError(
+                f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
+                f"may still start",
+                cause=f"{waiting.name} is {waiting.state}",
+                hint="see later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
+            )
+        parts.observer.phase("release", f"the {waiting.type} of {target.instance} has not begun: waiting for it")
+        cloud.wait(waiting, PENDING_POLL_S)
+
+
+def _pending_start(cloud: Cloud, zone: str, name: str) -> Operation | None:
+    try:
+        return next((o for o in cloud.operations(zone, name) if o.type in ("insert", "start") and not o.done), None)
+    except AuthError:  # operations may not be listed
+        return None
 
 
 def with_disk_types(cloud: Cloud, machine: Machine) -> Machine:
@@ -84,9 +120,6 @@ class Changes:
         operation = change(request_id)
         if operation.started is not None:
             self.cloud_ahead_s = operation.started - requested
-        return self._wait(operation, limit_s)
-
-    def _wait(self, operation: Operation, limit_s: float) -> Operation:
         deadline = self.clock.monotonic() + limit_s
         while not operation.done and self.clock.monotonic() < deadline:
             operation = self.cloud.wait(operation, max(1.0, deadline - self.clock.monotonic()))

@@ -251,7 +251,7 @@ class GcpCloud:
     def _instance(self, zone: str, name: str) -> Any | None:
         return self._api.read(
             "Instances", "get", "GetInstanceRequest", f"instance {name} in {zone}", zone=zone, instance=name,
-            absent=lambda answer: _is_404(answer) and f"/instances/{name}'" in answer.message,
+            absent=lambda answer: _is_404(answer) and _is_about(answer, f"/instances/{name}'"),
         )  # fmt: skip
 
     def _of(self, machine: Machine, method: str, request: str, what: str, **fields: Any) -> Any:
@@ -307,6 +307,11 @@ class GcpCloud:
 
 def _refused(kind: str, machine: Machine, refusal: Refusal) -> Operation:
     return Operation("", machine.zone, kind, machine.name, "DONE", refusal)
+
+
+def _is_about(answer: Answer, resource: str) -> bool:
+    """Whether it is the ``resource`` that was not found, and not its zone or project, or a page that is no API's."""
+    return resource in answer.message or (answer.reason == "notFound" and "resource '" not in answer.message)
 
 
 def _is_404(answer: Answer) -> bool:

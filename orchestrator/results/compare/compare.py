@@ -13,12 +13,10 @@ from orchestrator.base.errors import NotFoundError
 from orchestrator.base.json_text import Budget, pick
 from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
-from orchestrator.results.compare.changes import run_to_run
 from orchestrator.results.compare.facts import Difference
-from orchestrator.results.compare.fail_on import BY_DEFAULT, FailOn, Failure, failures
-from orchestrator.results.compare.history import SourceChanges, SourceHistory
+from orchestrator.results.compare.history import SourceChanges, SourceHistory, run_to_run
 from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, GpuActivity, Key, Machine, Row, rows_of
-from orchestrator.results.compare.verdicts import Comparison, Options, compare
+from orchestrator.results.compare.verdicts import BY_DEFAULT, Comparison, FailOn, Failure, Options, compare, failures
 from orchestrator.results.documents import Documents, load
 from orchestrator.results.look import named
 from orchestrator.results.records import RunRecord, StepRecord

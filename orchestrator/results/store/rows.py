@@ -6,11 +6,12 @@ There are no migrations: another version is dropped and built again from the run
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import stat
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -160,7 +161,7 @@ def _content(folder: Path, path: str) -> dict[str, Any]:
 
 
 #: Raise it with any change below, of a field of RunRow or Measurement, or of what a row says.
-VERSION = 7
+VERSION = 8
 _TYPES = {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL"}
 
 
@@ -193,12 +194,14 @@ CREATE = (
     # Which runs a run continues or has its parameters from.
     "CREATE TABLE parents (run_id TEXT NOT NULL, parent TEXT NOT NULL, PRIMARY KEY (run_id, parent)) WITHOUT ROWID",
     "CREATE INDEX by_parent ON parents (parent, run_id)",
+    # Of runs that cost something, the part of their record that the ledger needs, as JSON.
+    "CREATE TABLE usages (run_id TEXT NOT NULL PRIMARY KEY, usage TEXT NOT NULL) WITHOUT ROWID",
     # Folders that hold no usable run.json: `stamp` tells when there is reason to look again.
     "CREATE TABLE skipped (run_id TEXT PRIMARY KEY, reason TEXT NOT NULL, stamp TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE seen (runs_mtime_ns INTEGER NOT NULL)",
     "INSERT INTO seen VALUES (-1)",
 )
-TABLES = ("runs", "benchmarks", "parents", "skipped")
+TABLES = ("runs", "benchmarks", "parents", "usages", "skipped")
 DROP = tuple(f"DROP TABLE IF EXISTS {table}" for table in (*TABLES, "seen"))
 
 INSERT = f"INSERT OR REPLACE INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
@@ -206,6 +209,8 @@ INSERT_MEASURED = (
     f"INSERT OR REPLACE INTO benchmarks ({', '.join((*MEASURED, 'place'))}) "  # noqa: S608
     f"VALUES ({', '.join('?' * (len(MEASURED) + 1))})"
 )
+INSERT_USAGE = "INSERT OR REPLACE INTO usages (run_id, usage) VALUES (?, ?)"
+_USAGE = {"run_id", "job", "target", "created", "started", "cost", "machine"}
 INSERT_PARENT = "INSERT OR IGNORE INTO parents (run_id, parent) VALUES (?, ?)"
 FIRST_NAME = "SELECT benchmark, variant FROM benchmarks ORDER BY benchmark, variant LIMIT 1"
 NEXT_NAME = (
@@ -254,29 +259,15 @@ class Search:
 EVERYTHING = Search()
 
 
-def select(where: list[str], limited: bool, search: Search = EVERYTHING) -> str:
-    """The query for rows, ``where`` being names of columns out of :data:`FILTERS`."""
-    return _select("runs", COLUMNS, where, ORDERS[search.order], limited, search.condition)
-
-
-def select_measured(where: list[str]) -> str:
-    """The query for the newest measurements, newest first, ``where`` out of :data:`MEASURED_FILTERS`; limited."""
-    return _select("benchmarks", MEASURED, where, "created DESC, run_id DESC, place DESC", limited=True)
-
-
-def _select(
-    table: str, columns: tuple[str, ...], where: list[str], order: str, limited: bool, more: str = ""
-) -> str:  # fmt: skip
+def select(table: str, where: list[str], order: str, *, limited: bool, more: str = "") -> str:
+    """The query for rows of ``runs`` or ``benchmarks``; ``where``: names of columns that have given values."""
     conditions = [*(f"{name} = ?" for name in where), *([more] if more else [])]
     condition = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    end = " LIMIT ?" if limited else ""
-    return f"SELECT {', '.join(columns)} FROM {table}{condition} ORDER BY {order}{end}"  # noqa: S608
+    columns = ", ".join(COLUMNS if table == "runs" else MEASURED)
+    return f"SELECT {columns} FROM {table}{condition} ORDER BY {order}{' LIMIT ?' if limited else ''}"  # noqa: S608
 
 
-def values(row: RunRow) -> tuple[object, ...]:
-    return tuple(getattr(row, column) for column in COLUMNS)
-
-
-def measured_values(measurements: list[Measurement]) -> list[tuple[object, ...]]:
-    """Rows of ``benchmarks``, numbered in the order they were measured."""
-    return [(*astuple(m), place) for place, m in enumerate(measurements)]
+def usage_values(record: RunRecord, row: RunRow) -> list[tuple[str, str]]:
+    """The row of ``usages``; none for a run that was free or emulated, as most may be."""
+    usage = record.model_dump(mode="json", include=_USAGE)  # as text, a host's Infinity stays what it is
+    return [(record.run_id, json.dumps(usage))] if row.usd > 0 else []

@@ -11,7 +11,7 @@ from orchestrator.base.errors import BudgetError, ConflictError, FcctlError
 from orchestrator.leases.session_rules import attributed, ended, record_so_far, underway
 from orchestrator.money import ledger as books
 from orchestrator.money.book import State
-from orchestrator.money.caps import FENCE_LATENESS_S, Budget, dollars
+from orchestrator.money.caps import Budget, dollars
 from orchestrator.money.ledger import Line, RunUsage, UsageRecord
 from orchestrator.money.reservations import Reservation, Reserved, Scope, is_off, remaining
 from orchestrator.money.totals import Spending
@@ -186,7 +186,7 @@ def _still_on(services: Services, power: list[UsageRecord]) -> list[UsageRecord]
     """Extends machines that were on when last seen until now, or until their deadline."""
     now = services.clock.now()
     on = [s for s in books.latest(power) if s.stopped is None]
-    limits = [(s, now if s.fence is None else min(now, s.fence + FENCE_LATENESS_S)) for s in on]
+    limits = [(s, min(now, s.latest_end)) for s in on]
     return [*power, *(s.model_copy(update={"seen": until}) for s, until in limits if until > s.seen)]
 
 

@@ -12,13 +12,14 @@ from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.models import Problem
 from orchestrator.base.safe_paths import spelled
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.built_in import BUILT_IN
 from orchestrator.runs.job.job import InvalidJob, Job, JobFile
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.job import Step
 
 
+#: The jobs that work in any workspace: the wheel has them. Others belong to FlashCore's kernels.
+BUILT_IN = ("preflight",)
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -37,7 +38,7 @@ class JobFiles:
 
     def names(self) -> list[str]:
         """Every job there is, sorted, whether its file is valid or not."""
-        own = {path.stem for path in self.folder.glob("*.yaml") if not path.name.startswith(".")}
+        own = {path.stem for path in self.folder.glob("*.yaml") if not path.name.startswith(".") and path.is_file()}
         return sorted(own | {name for name in BUILT_IN if self._built_in(name)})
 
     def path(self, name: str) -> Path:

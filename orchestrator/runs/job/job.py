@@ -23,6 +23,7 @@ from orchestrator.base import models, times, yaml_lines
 from orchestrator.base.errors import JobError, NotFoundError, did_you_mean
 from orchestrator.base.models import WRITTEN, Path, Problem
 from orchestrator.machines.targets import IdleGpu, Image, SecretName
+from orchestrator.runs.job.gate_fields import misspelt
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 MAX_STEPS = 200
@@ -61,6 +62,8 @@ def _is_expression(value: str) -> str:
     for name in gates.names(value):
         if name not in GATE_NAMES:
             raise _Unknown(f"unknown name '{name}' in {value!r}", did_you_mean(name, GATE_NAMES))
+    for name, place, known in misspelt(value):
+        raise _Unknown(f"unknown field '{name}' of {place} in {value!r}", f"did you mean '{known}'?")
     return value
 
 

@@ -18,11 +18,11 @@ from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, rate_of
-from orchestrator.runs.ending import stopped_under
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN
 from orchestrator.runs.machine.other_runs import neighbours
 from orchestrator.runs.machine.release import Releaser
+from orchestrator.runs.record import stopped_under
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:

@@ -42,15 +42,16 @@ def pictures(run: str) -> str:
 def trend(results: str, root: str, base: str, benchmark: str, variant: str, ends: list[str]) -> str:
     """The trends of a benchmark, of the runs between two if they are given. Paths begin with ``base``."""
     from orchestrator.results.compare.history import history, source_changes, subjects
+    from orchestrator.results.look import tags_of
     from orchestrator.views.html import fragment
     from orchestrator.views.tables.history import page_blocks
 
-    between = (min(ends), max(ends)) if ends else None
+    between, store = (min(ends), max(ends)) if ends else None, _store(results)
     trends = history(
-        _store(results), benchmark, variant=variant or None, between=between, commits=source_changes, root=Path(root)
+        store, benchmark, variant=variant or None, between=between, commits=source_changes, root=Path(root)
     )
     known = subjects(Path(root), (point.git_commit for trend in trends for point in trend.series.points))
-    return fragment(page_blocks(trends, known), base)
+    return fragment(page_blocks(trends, known, tags_of(store)), base)
 
 
 def compare(results: str, root: str, base: str, names: list[str], bars_only: bool) -> str:

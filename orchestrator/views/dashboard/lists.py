@@ -16,8 +16,7 @@ from orchestrator.base.errors import UsageError
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.compare import MOST_SIDES
 from orchestrator.results.compare.history import branches, subjects, with_subject
-from orchestrator.results.headlines import headlines
-from orchestrator.results.look import named
+from orchestrator.results.look import headlines, named
 from orchestrator.results.records import IMPORTED, RunRow
 from orchestrator.results.store.rows import ORDERS, Search
 from orchestrator.views.blocks import Block, Text

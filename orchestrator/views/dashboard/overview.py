@@ -15,9 +15,10 @@ from starlette.responses import Response
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import clean
 from orchestrator.leases.session_rules import money, underway
-from orchestrator.results.headlines import headlines
+from orchestrator.results.look import headlines
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.runs.cost.outlook import Outlook, outlook
+from orchestrator.runs.progress import target_of
 from orchestrator.runs.services import Services
 from orchestrator.schedules.due import upcoming
 from orchestrator.sessions.session import SessionStatus
@@ -25,6 +26,7 @@ from orchestrator.views.blocks import Block, Cell, Grid, Heading, Section, Text
 from orchestrator.views.figures import age, local, usd
 from orchestrator.views.tables.hosts import session_line
 from orchestrator.views.tables.money import caps_bars
+from orchestrator.views.tables.progress import gap_text, target_text, value_text
 from orchestrator.views.tables.run import reason
 from orchestrator.views.tables.runs import FAILURES, by_job, failures, jobs_grid, last_and_best, run_link, sentence
 
@@ -63,7 +65,9 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
         newest = next(iter(groups.values()))
         last, best, _ = last_and_best(newest, heads)
         name = f"{clean(newest[0].job, 40)} on {clean(newest[0].gpu or newest[0].target, 30)}"
-        text = Text(f"{name}, {age(newest[0].created, now)} ago: {sentence(last, ('the best', best))}", style="answer")
+        text = Text(
+            f"{name}, {age(newest[0].created, now)} ago: {sentence(last, ('the best before', best))}", style="answer"
+        )
         above.append(Section("jobs", "Is it better?", [text, jobs_grid(rows, heads, gates, now)]))
     below = [
         Section("sessions", "Open sessions", list(open_sessions(site.backend.services))[1:]),
@@ -91,13 +95,16 @@ def _record(site: DashboardContext, row: RunRow) -> RunRecord | None:
         return None
 
 
-def _gates(site: DashboardContext, row: RunRow) -> str:
-    """``passed 11 of 11``, ``failed 2 of 11``, or ``incomplete 1 of 11`` had no value; empty without gates."""
+def _gates(site: DashboardContext, row: RunRow) -> Cell:
+    """``passed 11 of 11``, ``failed 2 of 11``, or ``incomplete 1 of 11`` had no value, with the run's target and the
+    gap to it; empty without gates."""
     record = _record(site, row)
     judged = record.judged if record else []
     counts = Counter(gate.verdict for gate in judged)
     known = (("failed", counts["fail"]), ("incomplete", counts["unavailable"]), ("passed", len(judged)))
-    return next((f"{what} {count} of {len(judged)}" for what, count in known if count), "")
+    text = next((f"{what} {count} of {len(judged)}" for what, count in known if count), "")
+    target = target_of(record) if record else None
+    return Cell(text, f"{target_text(target)}: {value_text(target)}, {gap_text(target)}" if target else "", "status")
 
 
 def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterator[Block]:

@@ -20,7 +20,7 @@ from orchestrator.machines.targets import CloudTarget, SshTarget, Target
 from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.money.totals import Grouping, totals
 from orchestrator.results.compare.compare import MOST_SIDES
-from orchestrator.results.headlines import MISSION
+from orchestrator.results.look import MISSION
 from orchestrator.runs.cost.estimate import as_last_seen
 from orchestrator.runs.cost.outlook import MachineOn, Outlook
 from orchestrator.runs.cost.spending import lines
@@ -34,7 +34,15 @@ from orchestrator.views.dashboard.site import DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.live.run import telemetry_text
-from orchestrator.views.tables.money import TIMES, caps_bars, caps_grid, forecast_grid, totals_bars, totals_grid
+from orchestrator.views.tables.money import (
+    TIMES,
+    caps_bars,
+    caps_grid,
+    forecast_grid,
+    note_text,
+    totals_bars,
+    totals_grid,
+)
 from orchestrator.views.tables.plan import firings_grid, schedules_grid
 from orchestrator.views.tables.progress import progress_blocks
 from orchestrator.workspace.workspace import find_workspace
@@ -91,10 +99,11 @@ async def hosts(site: DashboardContext, request: Request) -> Response:
         last = await asyncio.to_thread(site.store.rows, limit=1, target=name)
         price = usd_per_hour(target, as_last_seen(services, target, config.budget))
         machines = [one for one in site.live.money.machines if one.target == name]
+        active = [run for run in runs if run.target == name]
         rows.append((
             name, Cell(target.kind, "started and stopped by fcctl" if target.owned else ""), clean(place(target), 120),
-            usd(price) if price else "", _state(machines, site.now()) or _unseen(target, kept),
-            *_now([r for r in runs if r.target == name]),
+            usd(price) if price else "",
+            _state(machines, active, site.now()) or _unseen(target, kept, active), *_now(active),
             Cell(clean(last[0].job, 40), f"{last[0].status}, {age(last[0].created, site.now())} ago",
                  href=f"/runs/{last[0].run_id}") if last else "",
         ))  # fmt: skip
@@ -103,12 +112,19 @@ async def hosts(site: DashboardContext, request: Request) -> Response:
     return site.blocks("Hosts", request, [grid, *open_sessions(services)])
 
 
-def _unseen(target: Target, kept: Sequence[str]) -> str | Cell:
-    """The state of a machine that has no cost here: an emulated one of a session, or one that is off."""
-    return Cell("on", "kept on by a session") if target.name in kept else "off" if target.owned else ""
+def _work(active: Sequence[LiveRun]) -> str:
+    """What a machine that is on does: ``starting``, ``busy`` or ``ready``."""
+    return "ready" if not active else "starting" if all(run.state == "starting" for run in active) else "busy"
 
 
-def _state(machines: Sequence[MachineOn], now: float) -> str | Cell:
+def _unseen(target: Target, kept: Sequence[str], active: Sequence[LiveRun]) -> str | Cell:
+    """The state of a machine that has no cost here: an emulated one that is in use, or one that is off."""
+    if target.name in kept:
+        return Cell(_work(active), "kept on by a session")
+    return "" if not target.owned else _work(active) if active else "off"
+
+
+def _state(machines: Sequence[MachineOn], active: Sequence[LiveRun], now: float) -> str | Cell:
     """Since when the machine is on, what it has cost, and what stops it; empty if none is known to be on."""
     if not machines:
         return ""
@@ -116,7 +132,8 @@ def _state(machines: Sequence[MachineOn], now: float) -> str | Cell:
     cost = one.usd(now)
     limit = f"stops in {duration(max(0.0, one.until - now))} at the latest" if one.until else "no time limit"
     return Cell(
-        "on", f"for {duration(now - one.started)}{f', {usd(cost)}' if cost is not None else ''}, {limit}: {one.stop}"
+        _work(active),
+        f"on for {duration(now - one.started)}{f', {usd(cost)}' if cost is not None else ''}, {limit}: {one.stop}",
     )
 
 
@@ -183,7 +200,12 @@ def _spending(site: DashboardContext, by: str) -> list[Block]:
         blocks.append(Text("No costs yet. The worst case of a run: fcctl cost plan JOB"))
     if found.forecast.total:
         blocks += [Heading("Forecast"), forecast_grid(found)]
-    return [*blocks, Heading("Caps"), caps_grid(found)]
+    notes = [note_text(note) for note in found.remarks]
+    return [
+        *blocks, Heading("Caps"), caps_grid(found), Heading("Audit"), *(Text(note) for note in notes[:FIRINGS]),
+        *more(notes, FIRINGS),
+        Text("To compare all this with the cloud's own records: fcctl hosts audit", style="hint"),
+    ]  # fmt: skip
 
 
 def _reserved(found: Outlook) -> Iterator[Grid]:

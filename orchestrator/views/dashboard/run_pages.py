@@ -6,7 +6,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,10 +21,9 @@ from orchestrator.base.run_id import is_valid
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.results.compare.history import subjects
 from orchestrator.results.documents import label
-from orchestrator.results.headlines import headlines, in_common
-from orchestrator.results.look import Shown, lineage, show
+from orchestrator.results.look import Shown, headlines, in_common, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
-from orchestrator.views.blocks import Block, Facts, Folded, Heading, Section, Text, closed
+from orchestrator.views.blocks import Block, Cell, Facts, Folded, Grid, Heading, Section, Text, closed, more
 from orchestrator.views.dashboard.heavy import BARS
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.dashboard.live import HEARTBEAT_S
@@ -56,6 +57,7 @@ def routes(site: DashboardContext) -> Sequence[Route]:
         Route("/runs/{run_id}", pages.one),
         Route("/runs/{run_id}/live", pages.follow),
         Route("/runs/{run_id}/log/{step}", pages.log),
+        Route("/runs/{run_id}/files/{path:path}", pages.file),
         Route("/runs/{run_id}/report", pages.report),
         Route("/runs/{run_id}/charts", pages.charts),
         Route("/runs/{run_id}/again", pages.plan_again),
@@ -125,7 +127,7 @@ class _Runs:
             "subject": subjects(self._site.backend.root, [shown.record.source.git_commit]),
             "before": before_id, "expected": expected(in_common(self._site.store, run_id, before_id), BARS),
             "parts": [*(part for part in parts if report.headline or part.id != "results"),
-                      *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown)],
+                      *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown), *_files(shown)],
         }  # fmt: skip
 
     def _of(self, run: LiveRun) -> dict[str, Any]:
@@ -192,6 +194,17 @@ class _Runs:
             "log", request, run=record, step=step, parts=parts, cut=content.cut, words=words,
             found=f"{len(found)} of {plural(len(lines), 'line')}",
         )  # fmt: skip
+
+    async def file(self, request: Request) -> Response:
+        """A file that the run left: text and pictures are shown, others are downloaded."""
+        path, folder = request.path_params["path"], self._site.store.folder(await self._resolve(request))
+        try:
+            stream, size = await asyncio.to_thread(safe_paths.open_result, folder, path)
+        except (OSError, ValueError):
+            raise HTTPException(404, "no such file") from None
+        kind = OPENED.get(Path(path).suffix.lower())
+        headers = {"content-disposition": "inline" if kind else "attachment", "content-length": str(size)}
+        return StreamingResponse(_content(stream), headers=headers, media_type=kind or "application/octet-stream")
 
     async def report(self, request: Request) -> Response:
         policy = f"{REPORT_POLICY}; frame-ancestors 'none'"
@@ -305,6 +318,34 @@ def _numbers(shown: Shown) -> Iterator[Section]:
             blocks += found[1]
     if groups:
         yield Section("numbers", "Documents of the steps", [Folded(name, tuple(some)) for name, some in groups.items()])
+
+
+_TEXT = ".txt .log .json .jsonl .csv .md .yaml .yml .toml .cu .cuh .cpp .h .ptx .sass .py .sh"
+#: Files that a browser shows: no page or script is among them.
+OPENED = {**dict.fromkeys(_TEXT.split(), "text/plain; charset=utf-8"), ".png": "image/png"}
+#: Files of a run that its page lists.
+MAX_FILES = 300
+
+
+def _content(stream: BinaryIO) -> Iterator[bytes]:
+    with stream:
+        while part := stream.read(1 << 16):
+            yield part
+
+
+def _files(shown: Shown) -> Iterator[Section]:
+    """What the steps left, to open or to download."""
+    files = [path for top in ("artifacts", "steps") for path in sorted((shown.folder / top).rglob("*"))
+             if path.is_file() and not path.is_symlink()]  # fmt: skip
+    rows = tuple((_file(shown, path), f"{path.stat().st_size:,}") for path in files[:MAX_FILES])
+    if rows:
+        grid = Grid(("file", "bytes"), rows, "Files of the steps", numbers=(1,))
+        yield Section("files", "Files", [Folded(plural(len(files), "file"), (grid, *more(files, MAX_FILES)))])
+
+
+def _file(shown: Shown, path: Path) -> Cell:
+    name = path.relative_to(shown.folder).as_posix()
+    return Cell(clean(name, 200), href=f"/runs/{shown.record.run_id}/files/{quote(name)}")
 
 
 def _ends(shown: Shown) -> list[tuple[str, str]]:

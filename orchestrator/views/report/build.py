@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document, label
@@ -26,6 +26,9 @@ from orchestrator.views.report.model import (
 from orchestrator.views.report.profiles import profiled
 from orchestrator.views.report.shapes import by_size
 from orchestrator.views.report.tuning import tuned
+
+if TYPE_CHECKING:
+    from orchestrator.results.compare.compare import Report as Comparison
 
 
 def run_part(shown: Shown) -> RunPart:
@@ -113,6 +116,7 @@ def _row(document: Document, timing: Timing, entry: dict[str, Any], peers: Peers
         run="",
         machine=gpu or clean(content.get("device") or "", 60) or NO_GPU,
         document=document.path,
+        name=clean(timing.name, 80),
         label=clean(named if ours else _backend_label(timing), 60),
         case=clean(timing.case if timing.variant else "", 60),
         mode=clean(timing.mode, 20),
@@ -131,12 +135,17 @@ def _row(document: Document, timing: Timing, entry: dict[str, Any], peers: Peers
 
 
 def _against(timing: Timing, peers: Peers) -> dict[str, Ratio]:
-    """By backend, and the fastest as ``best``."""
+    """By backend, the fastest as ``best``; and by variant, where another of ours was timed beside it."""
     ratios: dict[str, Ratio] = {}
     for reference in peers.references(timing):
         if ratio := peers.ratio(timing, reference):
             ratios.setdefault(_backend(reference), ratio)
             ratios.setdefault("best", ratio)
+    beside = [] if timing.is_reference else peers.groups[timing.case, timing.mode, timing.unit]
+    for other in beside:
+        named = not other.is_reference and other.variant != timing.variant
+        if named and (ratio := peers.ratio(timing, other)):
+            ratios.setdefault(clean(other.variant, 24), ratio)
     return ratios
 
 
@@ -179,8 +188,8 @@ def _correctness(content: dict[str, Any]) -> Correctness:
     return Correctness(int(passed or 0), int(total or 0), worst, int(skipped or 0))
 
 
-def build(shown: Iterable[Shown]) -> Report:
-    """Everything a report says of ``shown``."""
+def build(shown: Iterable[Shown], comparison: Iterable[Comparison] = ()) -> Report:
+    """Everything a report says of ``shown``; ``comparison``: of the first of several with each other one."""
     runs = list(shown)
     return Report(
         runs=tuple(run_part(one) for one in runs),
@@ -188,6 +197,7 @@ def build(shown: Iterable[Shown]) -> Report:
         profiles=tuple(profile for one in runs for profile in profiled(one)),
         tunings=tuple(search for one in runs for search in tuned(one)),
         goals=tuple(goal for one in runs for goal in _goals(one)),
+        comparison=tuple(comparison),
     )
 
 

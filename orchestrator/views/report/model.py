@@ -7,6 +7,7 @@ escapes it for that page.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from orchestrator.base.clock import epoch
 from orchestrator.results.levers import Finding
@@ -14,6 +15,9 @@ from orchestrator.results.records import RunRecord
 from orchestrator.results.telemetry import Series
 from orchestrator.results.timings import Ratio
 from orchestrator.views.report.tuning import Tuned
+
+if TYPE_CHECKING:
+    from orchestrator.results.compare.compare import Report as Comparison
 
 #: The case that is the headline where it was measured.
 MISSION = "mission"
@@ -36,6 +40,7 @@ class Row:
     run: str
     machine: str
     document: str  # the path of the one it is from
+    name: str  # the benchmark's, as its tool says it
     label: str
     case: str
     mode: str
@@ -161,6 +166,8 @@ class Report:
     profiles: tuple[Profiled, ...]
     tunings: tuple[Tuned, ...] = ()
     goals: tuple[Goal, ...] = ()
+    #: Of several runs the first with each other one.
+    comparison: tuple[Comparison, ...] = ()
 
     @property
     def headline(self) -> Table | None:

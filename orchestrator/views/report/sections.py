@@ -12,6 +12,7 @@ from orchestrator.base.clock import epoch
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.records import CostLine, StepRecord
+from orchestrator.results.timings import Ratio
 from orchestrator.views.blocks import (
     Bar,
     Bars,
@@ -27,6 +28,7 @@ from orchestrator.views.blocks import (
     Picture,
     Section,
     Text,
+    plain,
 )
 from orchestrator.views.figures import against, duration, gate_value, kind, microseconds, small, speed, unit_name, usd
 from orchestrator.views.report import words
@@ -34,6 +36,7 @@ from orchestrator.views.report.model import Report, Row, RunPart, Table
 from orchestrator.views.report.profiles import profile_blocks
 from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
+from orchestrator.views.tables.compare import forest, sides
 
 _SPEEDUPS = "Against a reference: with the 95 % interval where both were measured interleaved."
 _CEILING = (
@@ -44,7 +47,8 @@ _RULES = (
     " time that the finding concerns, which is not an expected speedup."
 )
 _COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
-_REACH, _GRADE = "of roofline", "grade"
+#: The kernel that a project began with.
+BASELINE = "baseline"
 #: Bars longer than this many of the shortest say nothing of it; and bars that are drawn.
 LONGEST, MAX_BARS = 12, 24
 #: What a run waited longer for is another day's matter: its time line would show nothing else.
@@ -56,9 +60,12 @@ _ROLES = {"bad": "bad"}
 _URGENT = ("fail", "unavailable", "pass", "not_applicable")
 
 
-def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("results",)) -> list[Section]:
+def sections(
+    report: Report, charts: Sequence[Chart] = (), order: Sequence[str] = ("compared", "results")
+) -> list[Section]:
     """Those that there is something to say in, those in ``order`` first; the results are always there."""
     parts = [
+        Section("compared", "Comparison", [*_comparison(report)]),
         Section("results", "Results", list(_top_line(report))),
         Section("gates", "Gates", list(_gates(report))),
         Section("levers", "Bottlenecks and next levers", list(_levers(report))),
@@ -73,6 +80,12 @@ def sections(report: Report, charts: Sequence[Chart] = (), order: Sequence[str] 
         parts.append(Section(f"machine{tail}", f"Run and machine{title}", list(_run(run))))
     shown = [section for section in parts if section.blocks]
     return sorted(shown, key=lambda one: order.index(one.id) if one.id in order else len(order))
+
+
+def _comparison(report: Report) -> Iterator[Block]:
+    if report.comparison:
+        yield sides(report.comparison)
+        yield forest(report.comparison, MAX_BARS)
 
 
 # ------------------------------------------------------------------------------------------------ timings
@@ -106,7 +119,7 @@ def _bars(table: Table, report: Report) -> Iterator[Bars]:
         what = "the line is from the fastest sample to the 90th percentile"
         longer = len(timed) - len(bars)
         left_out = f"; only in the table: {plural(longer, 'slower kernel')}" if longer else ""
-        yield Bars(f"Time on {words.heading(table, report)}, less is better; {what}{left_out}", tuple(bars))
+        yield Bars(f"Time{words.on(table, report)}, less is better; {what}{left_out}", tuple(bars))
 
 
 def _others(report: Report) -> Iterator[Block]:
@@ -116,42 +129,51 @@ def _others(report: Report) -> Iterator[Block]:
 
 
 def _time(row: Row, table: Table) -> str:
-    """``4.51 µs, 2.02x faster than the fastest SDPA [2.01, 2.03]``; whatever of it is known."""
-    ratio = row.against.get("best")
-    known = f", {against(ratio.value, 'the fastest SDPA')} {words.bounds(ratio)}".rstrip() if ratio else ""
-    return f"{microseconds(row.typical)} {unit_name(table.unit)}{known}"
+    """``4.51 µs, 2.02x faster than the fastest SDPA [2.01, 2.03], 38.2x faster than baseline``; what is known of it."""
+    known = [f"{microseconds(row.typical)} {unit_name(table.unit)}"]
+    for key, name in (("best", "the fastest SDPA"), (BASELINE, BASELINE)):
+        if (ratio := row.against.get(key) or _by_medians(row, table, key)) and ratio.value > 0:
+            known.append(f"{against(ratio.value, name)} {words.bounds(ratio)}".rstrip())
+    return ", ".join(known)
+
+
+def _by_medians(row: Row, table: Table, name: str) -> Ratio | None:
+    """Against another of our kernels that is not timed in turns with this one."""
+    other = next((one.p50 for one in table.ours if one.label == name and one is not row), None)
+    return Ratio(row.p50 / other) if row.p50 and other and not row.is_reference else None
 
 
 def timings(table: Table, report: Report) -> Grid:
     """The timings of one table, with the columns that any row has a figure for."""
-    columns = [name for name, key in _COMPARED.items() if any(row.against.get(key) for row in table.rows)]
-    columns += [_REACH] if any(row.roofline_pct is not None for row in table.rows) else []
-    columns += [_GRADE] if any(row.grade for row in table.rows) else []
-    header = ("kernel", f"p50, {unit_name(table.unit)}", "p90", "p99", *columns, "max error", "status")
+    lines = [_timing(row, table) for row in table.rows]
+    columns = [
+        name for name in lines[0] if name in ("kernel", "status") or any(map(plain, (one[name] for one in lines)))
+    ]
     return Grid(
-        header,
-        tuple(_timing(row, columns) for row in table.rows),
-        f"Times on {words.heading(table, report)}",
-        numbers=tuple(range(1, len(header) - 1)),
+        tuple(columns),
+        tuple(tuple(line[name] for name in columns) for line in lines),
+        f"Times{words.on(table, report)}",
+        numbers=tuple(range(1, len(columns) - 1)),
         references=tuple(i for i, row in enumerate(table.rows) if row.is_reference),
     )
 
 
-def _timing(row: Row, columns: Sequence[str]) -> tuple[str | Cell, ...]:
+def _timing(row: Row, table: Table) -> dict[str, str | Cell]:
     times = [microseconds(row.stats.get(key)) for key in ("p50", "p90", "p99")]
     if "p50" not in row.stats and row.typical is not None:
         times[0] = f"{microseconds(row.typical)} (mean)"
-    error = small(row.correctness.max_err) if row.correctness else ""
-    return (row.label, *times, *(_compared(row, c) for c in columns), error, Cell(row.status, kind="status"))
+    bound = f"({row.roofline_bound})" if row.roofline_bound else ""
+    return {
+        "kernel": row.label, **dict(zip((f"p50, {unit_name(table.unit)}", "p90", "p99"), times, strict=True)),
+        **{name: _compared(row.against.get(key)) for name, key in _COMPARED.items()},
+        "of roofline": "" if row.roofline_pct is None else Cell(f"{row.roofline_pct:.0f} %", bound),
+        "grade": row.grade.letter if row.grade else "",
+        "max error": small(row.correctness.max_err) if row.correctness else "",
+        "status": Cell(row.status, kind="status"),
+    }  # fmt: skip
 
 
-def _compared(row: Row, column: str) -> str | Cell:
-    if column == _GRADE:
-        return row.grade.letter if row.grade else ""
-    if column == _REACH:
-        bound = f"({row.roofline_bound})" if row.roofline_bound else ""
-        return "" if row.roofline_pct is None else Cell(f"{row.roofline_pct:.0f} %", bound)
-    ratio = row.against.get(_COMPARED[column])
+def _compared(ratio: Ratio | None) -> str | Cell:
     return Cell(speed(ratio.value), words.bounds(ratio)) if ratio and ratio.value > 0 else ""
 
 

@@ -11,8 +11,7 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError, plural
 from orchestrator.base.sanitize import clean
 from orchestrator.leases.session_rules import SessionRecord
-from orchestrator.results.headlines import Headline, headlines
-from orchestrator.results.look import show
+from orchestrator.results.look import Headline, headlines, show
 from orchestrator.results.records import CostLine, RunRow
 from orchestrator.runs.cost.spending import lines
 from orchestrator.runs.progress import Goal, Progress

@@ -11,7 +11,8 @@ from orchestrator.results.records import GateRecord, StepRecord
 from orchestrator.results.timings import Ratio, shape_text
 from orchestrator.views.figures import against, duration, interval, microseconds, unit_name
 from orchestrator.views.report import shapes
-from orchestrator.views.report.model import NO_GPU, Profiled, Report, Row, RunPart, Table
+from orchestrator.views.report.model import NO_GPU, Profiled, Report, RunPart, Table
+from orchestrator.views.tables.compare import answer
 
 #: Heads benchmarks that are of no common case: each has a name of its own, and which is fastest says little.
 UNNAMED = "all timings"
@@ -63,11 +64,15 @@ def _levers(label: str, members: list[Profiled]) -> Levers:
 
 
 def verdict(report: Report) -> Iterator[str]:
-    """The report's first sentences: what failed, the fastest kernel, whether to believe it, and the targets."""
+    """The report's first sentences: what failed, which run is faster, the fastest kernel, whether to believe it, and
+    the targets."""
     for run in report.runs:
         if (status := run.record.status) != "passed":
             why = f": {clean(run.record.message, 600)}" if run.record.message else ""
             yield f"Run {run.run_id} ended with status {status.replace('_', ' ')}{why}."
+    for one in report.comparison:
+        pair = " against ".join(side.first.run_id[-6:] for side in (one.new, one.old))
+        yield f"{pair}: {next(answer([one])).text}."
     for goal in report.goals:
         yield f"Target {'met' if goal.met else 'not met'}: {goal.text}."
         known = next((one for one in levers(report) if one.label == goal.label and one.findings), None)
@@ -86,7 +91,9 @@ def verdict(report: Report) -> Iterator[str]:
             for key, name in (("best", "the fastest SDPA"), ("math", "SDPA math"), ("flash", "SDPA flash"))
             if key in best.against
         ]
-        yield _typical(table, best, heading(table, report)) + (f": {', '.join(compared)}." if compared else ".")
+        among = f", the shortest of {len(table.ours)} timings," if not table.case and len(table.ours) > 1 else ""
+        takes = f"{best.label}{among} takes {microseconds(best.typical)} {unit_name(table.unit)}{on(table, report)}"
+        yield takes + (f": {', '.join(compared)}." if compared else ".")
         yield f"Its results: {best.status}."
         if best.grade:
             yield f"Grade {best.grade.letter}. Next: {best.grade.next_step}."
@@ -103,13 +110,10 @@ def sized(report: Report) -> list[Table]:
     return next((tables for tables in shapes.groups(report) if head in tables), [])
 
 
-def _typical(table: Table, best: Row, place: str) -> str:
-    """What the fastest takes, and of what: of a case, or of benchmarks that only share a program."""
-    takes = f"takes {microseconds(best.typical)} {unit_name(table.unit)}"
-    if not place.startswith(UNNAMED):
-        return f"{best.label} {takes} on {place}"
-    among = f", the shortest of {len(table.ours)} timings," if len(table.ours) > 1 else ""
-    return f"{best.label}{among} {takes}{place.removeprefix(UNNAMED)}"
+def on(table: Table, report: Report) -> str:
+    """`` on mission (1,8,512,64), hot``; ``, hot`` of benchmarks that only share a program."""
+    place = heading(table, report)
+    return place.removeprefix(UNNAMED) if place.startswith(UNNAMED) else f" on {place}"
 
 
 def run_facts(run: RunPart) -> list[tuple[str, str]]:

@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from orchestrator.base.clock import iso
+from orchestrator.base.clock import iso, utc_minute
 from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.power_history import PowerInterval
+from orchestrator.money.audit import Account, Time
 from orchestrator.money.ledger import SLIGHT_S, UsageRecord
-from orchestrator.money.reconcile import Account, Time
 from orchestrator.runs.cost.rebuild import Rebuilt, UnknownKind
 from orchestrator.views.figures import duration
 from orchestrator.views.table import Piece, show, unbroken
@@ -51,14 +51,14 @@ def _sum(seconds: float, usd: float) -> dict[str, float]:
     return {"seconds": round(seconds, 3), "usd": round(usd, 6)}
 
 
-def print_accounts(accounts: Sequence[Account], console: Console) -> None:
+def print_accounts(accounts: Sequence[Account], console: Console, now: float) -> None:
     """Each machine: whether the books agree, and what does not fit."""
     for account in accounts:
         if account.times or account.earlier:
-            show(console, *((clean(line, 400), style) for line, style in _lines(account)))
+            show(console, *((clean(line, 400), style) for line, style in _lines(account, now)))
 
 
-def _lines(account: Account) -> Iterator[tuple[str, str]]:
+def _lines(account: Account, now: float) -> Iterator[tuple[str, str]]:
     presence = "" if account.there else ", deleted" if account.there is False else ", whose state is unknown"
     record = account.record
     name = f"{record.name} in {record.zone} ({record.instance_id}){presence}"
@@ -77,15 +77,16 @@ def _lines(account: Account) -> Iterator[tuple[str, str]]:
             "yellow",
         )
     for time in account.times:
-        yield from _time(time)
+        yield from _time(time, now)
     if account.earlier:
-        times, since = plural(len(account.earlier), "time"), iso(account.earlier[0].started)
+        times, since = plural(len(account.earlier), "time"), utc_minute(account.earlier[0].started, now)
         yield f"  on {times} since {since} before the ledger began: not in the ledger", "dim"
 
 
-def _time(time: Time) -> Iterator[tuple[str, str]]:
+def _time(time: Time, now: float) -> Iterator[tuple[str, str]]:
     span = time.span
-    when = f"{iso(span.started)} to {iso(span.stopped) or 'now'}"
+    until = "now" if span.stopped is None else utc_minute(span.stopped, now)
+    when = f"{utc_minute(span.started, now)} to {until}"
     if span.bound:
         yield f"  {when}: stop time unknown; this is the latest possible", "yellow"
     if time.for_nobody:

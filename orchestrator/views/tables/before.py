@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.base.errors import FcctlError
-from orchestrator.results.headlines import COMPARED, MEASURED, MISSION, headlines
+from orchestrator.results.look import COMPARED, MEASURED, MISSION, headlines
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Block, Heading, Text

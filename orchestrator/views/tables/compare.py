@@ -15,7 +15,7 @@ from orchestrator.base.sanitize import clean, number
 from orchestrator.results.compare.compare import ComparedSide, Report
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
-from orchestrator.results.headlines import MISSION
+from orchestrator.results.look import MISSION
 from orchestrator.results.store.rows import gpu_name
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Folded, Grid, Text, more
 from orchestrator.views.blocks import markdown as as_markdown

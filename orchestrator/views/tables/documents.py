@@ -1,4 +1,6 @@
-"""The steps' documents as blocks: machine, resources, correctness, times, search. A host chose their content.
+"""The steps' documents as blocks: machine, resources, correctness, search. A host chose their content.
+
+Times, which a run's documents share, are in :mod:`orchestrator.views.tables.benchmark`.
 
 Every cell goes through :func:`~orchestrator.base.sanitize.clean`.
 """
@@ -17,7 +19,6 @@ from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, more
 from orchestrator.views.figures import MARKS, duration, kind, small, whole
 from orchestrator.views.kernel_names import apart
 from orchestrator.views.report import tuning as search
-from orchestrator.views.tables.benchmark import benchmark
 
 #: Rows of a table.
 MAX_ROWS = 40
@@ -222,7 +223,6 @@ _SECTIONS = {
     "environment": ("Preflight", _environment),
     "build": ("Build", _build),
     "correctness": ("Correctness", _correctness),
-    "benchmark": ("Benchmark", benchmark),
     "metrics": ("Metrics", _metrics),
     "tuning": ("Tuning", tuning),
 }

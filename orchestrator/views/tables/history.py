@@ -12,8 +12,7 @@ from rich.console import Console
 
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.changes import Change, Record, Series, best
-from orchestrator.results.compare.history import LocatedChange, Trend
+from orchestrator.results.compare.history import Change, Record, Series, Trend, best
 from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
@@ -44,30 +43,39 @@ def print_names(names: Sequence[tuple[str, str]], console: Console) -> None:
     show_blocks(console, [Grid(("BENCHMARK", "VARIANT"), rows)])
 
 
-def page_blocks(trends: Sequence[Trend], subjects: Mapping[str, str]) -> Iterator[Block]:
-    """A picture of each series; those of one run are one table. ``subjects``: of the commits git knows."""
+def page_blocks(
+    trends: Sequence[Trend], subjects: Mapping[str, str], tags: Mapping[str, Sequence[str]]
+) -> Iterator[Block]:
+    """A picture of each series; those of one run are one table. ``subjects``: of the commits git knows; ``tags``: by
+    run."""
     single = [trend for trend in trends if len(trend.series.points) < 2]
     for number, trend in enumerate(trend for trend in trends if trend not in single):
         title, points = clean(trend.series.title, 150), trend.series.points
         records = {record.index: f"{record.gain:.3f}x" for record in trend.ladder[1:]}
         rows = tuple(
-            (_run(p), microseconds(p.p50), records.get(i, ""), p.created[:16].replace("T", " "), _commit(p, subjects))
+            (
+                _run(p, tags),
+                microseconds(p.p50),
+                records.get(i, ""),
+                p.created[:16].replace("T", " "),
+                _commit(p, subjects),
+            )
             for i, p in enumerate(points)
         )
-        spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder, subjects)
-        notes = tuple(block for found in trend.changes for block in _change(found, trend.series))
+        spec = trend_chart(trend.series, trend.changes, trend.ladder, subjects, tags)
+        notes = tuple(block for change in trend.changes for block in _change(change, trend.series))
         header = ("run", f"time {_unit(trend.series)}".rstrip(), "record", "when", "commit")
         keys = tuple(point.run_id for point in points)
         yield Picture(Chart(f"trend-{number}", title, _brief(trend), spec, header, rows, keys, notes))
     if single:
         lines = tuple((clean(one.series.title, 150), f"{microseconds(one.series.values[0])} {_unit(one.series)}",
-                       _run(one.series.points[0])) for one in single)  # fmt: skip
+                       _run(one.series.points[0], tags)) for one in single)  # fmt: skip
         name = f"{plural(len(single), 'benchmark')} with one run"
         yield Folded(name, (Grid(("benchmark", "time", "run"), lines, name, numbers=(1,)),))
 
 
-def _run(point: Measurement) -> Cell:
-    return Cell(point.run_id, href=f"/runs/{point.run_id}")
+def _run(point: Measurement, tags: Mapping[str, Sequence[str]]) -> Cell:
+    return Cell(point.run_id, ", ".join(tags.get(point.run_id, ())), href=f"/runs/{point.run_id}")
 
 
 def _commit(point: Measurement, subjects: Mapping[str, str]) -> Cell:
@@ -91,8 +99,8 @@ def _details(trend: Trend) -> Iterator[Block]:
         yield _records(trend.ladder)
 
 
-def _change(located: LocatedChange, of: Series) -> Iterator[Text]:
-    change, unit = located.change, _unit(of)
+def _change(change: Change, of: Series) -> Iterator[Text]:
+    unit = _unit(of)
     spell = f"for {plural(change.end - change.index, 'run')} from" if change.end else "since"
     when = change.first_after.created[:16].replace("T", " ")
     levels = f"{microseconds(change.before)} to {microseconds(change.after)} {unit}, p {change.p:.3f}"
@@ -102,7 +110,7 @@ def _change(located: LocatedChange, of: Series) -> Iterator[Text]:
     span = f"git log {clean(old[:10])}..{clean(new[:10])}"
     yield Text(f"    {span if change.commits else 'no commit between the two runs'}", style="soft")
     yield from (Text(f"    {clean(note, 120)}", style="doubt") for note in change.why)
-    commits = located.source.commits if located.source else ()
+    commits = change.source.commits if change.source else ()
     for sha, subject in commits[:MAX_COMMITS]:
         yield Text(f"      {sha[:10]}  {clean(subject, 90)}", style="soft")
     yield from more(commits, MAX_COMMITS)
@@ -114,7 +122,7 @@ def _records(records: Sequence[Record]) -> Grid:
     for record in (first, *records[1:][-(MAX_RECORDS - 1) :]):
         point = record.point
         gains = (f"{record.gain:.3f}x", f"{first.point.p50 / point.p50:.2f}x") if record is not first else ("", "")
-        run, commit = _run(point), clean((point.git_commit or "")[:10])
+        run, commit = _run(point, {}), clean((point.git_commit or "")[:10])
         rows.append((point.created[:10], run, commit, microseconds(point.p50), *gains))
     caption = f"{plural(len(records) - 1, 'record')} after the first run, each faster than all before it"
     header = ("date", "run", "commit", "p50", "gain", "over the first")
@@ -151,14 +159,14 @@ def _said(point: Measurement, subjects: Mapping[str, str]) -> str:
 
 
 def trend_chart(
-    of: Series, changes: Sequence[Change], rungs: Sequence[Record], subjects: Mapping[str, str] | None = None
-) -> Spec:
-    """Medians in the order of the runs, the levels between changes, and the records."""
-    known = subjects or {}
+    of: Series, changes: Sequence[Change], rungs: Sequence[Record], subjects: Mapping[str, str],
+    tags: Mapping[str, Sequence[str]],
+) -> Spec:  # fmt: skip
+    """Medians in the order of the runs with their tags, the levels between changes, and the records."""
     best = {rung.index for rung in rungs}
     points = [
-        {"i": i + 1, "v": p.p50, "record": i in best,
-         "said": _said(p, known)}
+        {"i": i + 1, "v": p.p50, "record": i in best, "said": _said(p, subjects),
+         "tags": ", ".join(tags.get(p.run_id, ()))}
         for i, p in enumerate(of.points)
     ]  # fmt: skip
     bounds = [0, *sorted({at for c in changes for at in (c.index, c.end) if at}), len(of.points)]
@@ -179,5 +187,7 @@ def trend_chart(
              "encoding": {"x": {**x, "field": "from"}, "x2": {"field": "to"}, "y": y}},
             {"data": {"values": points}, "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
              "encoding": {"x": x, "y": y, "color": hue, "description": {"field": "said"}}},
+            {"data": {"values": points}, "mark": {"type": "text", "dy": -10, "aria": False},
+             "encoding": {"x": x, "y": y, "text": {"field": "tags"}}},
         ],
     }  # fmt: skip

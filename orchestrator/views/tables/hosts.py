@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from orchestrator.base.clock import iso
+from orchestrator.base.clock import iso, utc_minute
 from orchestrator.base.json_text import pick, rounded
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.hosts.audit import Audit
@@ -15,7 +15,8 @@ from orchestrator.hosts.hosts import Row
 from orchestrator.leases.session_rules import money
 from orchestrator.machines.cloud import RUN_LABEL, Machine
 from orchestrator.machines.targets import SANDBOX_PROJECT
-from orchestrator.money.audit import Finding, Orphan, delete_command, delete_machine_command
+from orchestrator.money.audit import Finding
+from orchestrator.money.billable import Orphan, delete_command, delete_machine_command
 from orchestrator.money.prices.table import G2
 from orchestrator.sessions.session import SessionStatus
 from orchestrator.views.blocks import Cell, Grid, Line
@@ -145,7 +146,7 @@ def print_audit(audit: Audit, console: Console, now: float) -> None:
         what, command = orphan_lines(orphan, now)
         lines += [(what, "yellow"), (f"  {command}", "dim")]
     show(console, *((clean(line, 400), style) for line, style in lines))
-    print_accounts(audit.accounts, console)
+    print_accounts(audit.accounts, console, now)
     lines = [(f"{project} is emulated on this computer: no cost", "dim") for project in audit.emulated]
     lines += [(f"no answer: {one.what} of {one.project}: {one.why}", "red") for one in audit.unanswered]
     show(console, *((clean(line, 400), style) for line, style in lines))
@@ -186,7 +187,7 @@ def _limit(finding: Finding, now: float) -> str:
         return "no max run duration; only its own shutdown timer, if it has one, stops it"
     verb = "deletes" if finding.machine.termination_action == "DELETE" else "stops"
     cost = "" if finding.usd_by_then is None else f", at ${finding.usd_by_then:.2f} in all"
-    return f"the cloud {verb} it in {duration(max(0.0, finding.fence - now))} ({iso(finding.fence)}){cost}"
+    return f"the cloud {verb} it in {duration(max(0.0, finding.fence - now))} ({utc_minute(finding.fence, now)}){cost}"
 
 
 def _ago(since: float | None, now: float) -> str:

@@ -15,11 +15,11 @@ from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean, csv_cell
 from orchestrator.money.caps import dollars
-from orchestrator.money.estimate import CostPlan
 from orchestrator.money.ledger import Line as LedgerLine
 from orchestrator.money.prices.table import PriceTable
 from orchestrator.money.totals import LedgerNote, Total
 from orchestrator.results.records import CostRecord
+from orchestrator.runs.cost.estimate import CostPlan
 from orchestrator.runs.cost.outlook import Outlook
 from orchestrator.runs.cost.owners import OpenReservation
 from orchestrator.views.blocks import Bar, Bars, Cell, Grid, Line
@@ -77,9 +77,13 @@ def _part(usd: float) -> str:
 def print_notes(notes: Sequence[LedgerNote], console: Console) -> None:
     """One line for each amount that the cloud did not report exactly."""
     for note in notes:
-        unpriced = note.sure == "unpriced"
-        head = "not in the total" if unpriced else f"{_SURE[note.sure]}, ${note.usd:.4f}"
-        show(console, (clean(f"{head}: {note.what}: {note.why}", 400), "yellow" if unpriced else "dim"))
+        show(console, (note_text(note), "yellow" if note.sure == "unpriced" else "dim"))
+
+
+def note_text(note: LedgerNote) -> str:
+    """``at most, $0.1234: RUN: why``."""
+    head = "not in the total" if note.sure == "unpriced" else f"{_SURE[note.sure]}, ${note.usd:.4f}"
+    return clean(f"{head}: {note.what}: {note.why}", 400)
 
 
 def notes_json(notes: Sequence[LedgerNote]) -> list[dict[str, object]]:

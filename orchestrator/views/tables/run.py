@@ -17,10 +17,9 @@ from orchestrator.base.clock import epoch
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.headlines import Headline
-from orchestrator.results.look import Shown
+from orchestrator.results.look import Headline, Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
-from orchestrator.results.tags import Tag
+from orchestrator.results.store.names import Tag
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Heading, Text, more
 from orchestrator.views.blocks import Line as Row
 from orchestrator.views.figures import age, duration, gate_value, usd
@@ -154,7 +153,11 @@ def _blocks(
         rows = (_step(step, documents, below=step in failed) for step in record.steps)
         yield from (Heading("Steps"), Grid(("",) * 4, tuple(rows), numbers=(2,), fold=(3,)))
     for document in documents.items:
-        if found := section(document):
+        if document is next(iter(documents.of("benchmark")), None):
+            from orchestrator.views.tables.benchmark import benchmark  # not for what measured nothing
+
+            yield from (Heading("Benchmark"), *benchmark(Shown(record, folder, documents)))
+        elif found := section(document):
             several = len(documents.of(document.kind)) > 1
             yield from (Heading(found[0], clean(document.step, 40) if several else ""), *found[1])
     if profiles := [*profile_blocks(profiled(Shown(record, folder, documents)))]:

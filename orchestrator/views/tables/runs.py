@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.verdicts import MARGIN
-from orchestrator.results.headlines import COMPARED, MEASURED, Headline
+from orchestrator.results.compare.verdicts import CALLS, MARGIN
+from orchestrator.results.look import COMPARED, MEASURED, Headline
 from orchestrator.results.records import RunRow
+from orchestrator.results.statistics.effect import SPREAD, SPREAD_CALLS
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
 from orchestrator.views.figures import against as than
 from orchestrator.views.figures import (
@@ -41,11 +43,13 @@ def _reference_ratio(headline: Headline) -> float | None:
 
 
 def change(this: Headline, other: Headline, name: str) -> str:
-    """``3.4 % slower than the run before``, ``about the same as the run before (0.7 % faster)``; and whether the
-    times of either run vary by more. Only a comparison gives a verdict."""
+    """``13.4 % slower than the run before``, ``about the same as the run before (0.7 % faster)``; and whether the times
+    of either run, or single runs of one source, vary by more. Only a comparison gives a verdict."""
     role, share = _role(this, other), difference(this.p50 / other.p50)
     if role == "doubt":
         return f"{share} than {name}, but the times vary more"
+    if role == "unsure":
+        return f"{share} than {name}, not certain from single runs"
     if not role and share != "equal":
         return f"about the same as {name} ({share})"
     return f"{share} than {name}" if role else f"equal to {name}"
@@ -100,12 +104,16 @@ def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[
 
 
 def _role(this: Headline, other: Headline) -> str:
-    """``good`` or ``bad`` where it is more than runs of one kernel usually differ; ``doubt`` if their times do, too."""
+    """``good`` or ``bad`` where it is more than runs of one kernel usually differ; ``doubt`` if their times do, too;
+    ``unsure`` if one launch of each does not decide it."""
     ratio = this.p50 / other.p50
     if abs(ratio - 1) <= MARGIN:
         return ""
     if max(ratio, 1 / ratio) <= (this.spread or 1.0) * (other.spread or 1.0):
         return "doubt"
+    assumed = SPREAD_CALLS if this.mode in CALLS else SPREAD  # as a comparison has it
+    if abs(math.log(ratio)) <= 1.96 * math.sqrt(2) * assumed.share:
+        return "unsure"
     return "bad" if ratio > 1 else "good"
 
 
@@ -130,7 +138,7 @@ def compared(rows: Iterable[RunRow], heads: Mapping[str, Headline]) -> list[Head
     return [heads[row.run_id] for row in rows if row.run_id in heads and row.status in COMPARED]
 
 
-def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, str], now: float) -> Grid:
+def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, Cell], now: float) -> Grid:
     """Per job and GPU whether the last figure is better than the best one before it, and PyTorch's. ``rows`` newest
     first; ``gates`` by run id."""
     groups, lines = by_job(rows, heads), []
@@ -142,11 +150,11 @@ def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapp
             Cell(time_text(last.p50, last.unit), f"{age(runs[0].created, now)} ago"),
             Cell(time_text(best.p50, best.unit), _other(best, last), href=f"/runs/{best.run_id}") if best else "",
             speed(ratio) if (ratio := _reference_ratio(last)) else "",
-            Cell(gates.get(last.run_id, ""), kind="status"),
+            gates.get(last.run_id, ""),
             trend([last, *before], POINTS, plural(len(before) + 1, "run"),
                   href=f"/trends?{urlencode({'benchmark': last.benchmark})}"),
         ))  # fmt: skip
-    header = ("job and GPU", "last result", "time", "best before", "PyTorch", "gates", "trend")
+    header = ("job and GPU", "last result", "time", "best before", "PyTorch", "gates and target", "trend")
     return Grid(header, tuple(lines), "Main benchmark of each job; in a trend, lower is faster", numbers=(2, 3, 4))
 
 
@@ -177,7 +185,7 @@ def _other(head: Headline, last: Headline) -> str:
 
 def _verdict(last: Headline, best: Headline) -> Cell:
     """Which of the two is faster, with a link to the comparison, which says whether that is more than chance."""
-    role, words = _role(last, best), change(last, best, "the best")
+    role, words = _role(last, best), change(last, best, "the best before")
     link = urlencode([("first", best.run_id), ("run", best.run_id), ("run", last.run_id)])
     return Cell(("new best, " if role == "good" else "") + words, kind=role, href=f"/compare?{link}")
 
@@ -197,7 +205,7 @@ def failures(rows: Sequence[RunRow]) -> Iterator[RunRow]:
     for row in rows:
         if (row.job, row.target) not in seen:
             seen.add((row.job, row.target))
-            if kind(row.status) == "bad" and len(seen) <= 100:
+            if kind(row.status) in ("bad", "open") and len(seen) <= 100:
                 yield row
 
 

@@ -169,10 +169,7 @@ def _call(calls: Calls, reader: FrameReader, frame: dict[str, Any], blob: bytes)
         raise Refusal("bad_request", "params must be an object")
     if frame.get("method") == "watch":
         return calls.watch(params, _pauser(reader))
-    method = calls.methods.get(str(frame.get("method")))
-    if method is None:
-        raise Refusal("bad_request", "unknown method %r" % str(frame.get("method"))[:80])
-    return method(params, blob)
+    return calls.call(str(frame.get("method")), params, blob)
 
 
 def _pauser(reader: FrameReader) -> Callable[[float], bool]:

@@ -1,16 +1,18 @@
-"""The calls of the agent, one method each."""
+"""The calls of the agent, one method each; and the long poll, which answers as soon as a run has news, or another call
+waits."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fcctl_remote import wire
 from fcctl_remote.agent import shell
 from fcctl_remote.base import files, hostfacts, tree
-from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.base.layout import BadName, Layout, RunLayout
 from fcctl_remote.base.processes import send
 from fcctl_remote.record import Any
 from fcctl_remote.run import lost
@@ -24,6 +26,15 @@ METHODS = (
     "hello", "tree_diff", "tree_put", "snapshot", "submit", "status", "cancel", "files", "fetch", "forget", "lease",
     "probe", "bundle",
 )  # fmt: skip
+POLL_S = 0.02
+EAGER_POLL_S = 0.004  # in the first moments, when a short run would otherwise wait for us
+EAGER_S = 0.3
+SETTLE_S = 1.0
+MAX_WAIT_S = 60.0
+TAIL_BYTES = 32 * 1024
+TAIL_EVERY_S = 0.2  # how often a growing log is sent for a progress line
+MAX_LOG_BYTES = 1024 * 1024  # of one answer: little memory, and fast enough for any link
+CURRENT = "@current"
 
 
 class Calls:
@@ -35,12 +46,16 @@ class Calls:
         self.runner_sha256 = runner_sha256
         self.mended = mended
         self._followed: dict[str, str] = {}
-        self.methods: dict[str, Callable[[Mapping[str, Any], bytes], tuple[Any, bytes]]] = {
-            name: getattr(self, name) for name in METHODS
-        }
+
+    def call(self, name: str, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
+        """Raises: Refusal: bad_request, if there is no such call; whatever the call raises."""
+        if name not in METHODS:
+            raise Refusal("bad_request", "unknown method %r" % name[:80])
+        self.layout.ensure()
+        result: tuple[Any, bytes] = getattr(self, name)(params, blob)
+        return result
 
     def hello(self, _params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
-        self.layout.ensure()
         shell.install(self.layout, self.runner)
         hello = wire.Hello(
             wire_version=wire.WIRE_VERSION,
@@ -62,35 +77,26 @@ class Calls:
         return hello, b""
 
     def tree_diff(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        self.layout.ensure()
-        workspace = _text(params, "workspace")
-        root, index = self.layout.tree(workspace), self.layout.index(workspace)
         entries = tree.parse_manifest(blob)
-        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
-            os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
-            return tree.Tree(root, index).diff(entries), b""
+        with self._tree(params) as source:
+            return source.diff(entries), b""
 
     def tree_put(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.agent import transfer
 
-        self.layout.ensure()
-        workspace = _text(params, "workspace")
         listed = [wire.decode(wire.PutFile, file) for file in params.get("files", [])]
-        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
-            return {"files": transfer.put(self.layout.tree(workspace), listed, blob)}, b""
+        with self._tree(params) as source:
+            return {"files": transfer.put(source.root, listed, blob)}, b""
 
     def snapshot(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
-        self.layout.ensure()
-        workspace, digest = _text(params, "workspace"), _text(params, "tree_sha256")
-        run = self.layout.run(_text(params, "run_id"))
+        digest, run = _text(params, "tree_sha256"), self.layout.run(_text(params, "run_id"))
         entries = tree.parse_manifest(blob)
-        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
+        with self._tree(params) as source:
             present = files.read_object(run.source_facts)
             if present is not None and os.path.isdir(run.source) and _is_whole(run, present):
                 return _same_snapshot(present, digest), b""
             files.make_folders(run.folder)
             tree.remove_tree(run.source)
-            source = tree.Tree(self.layout.tree(workspace), self.layout.index(workspace))
             made = source.snapshot(entries, digest, run.source)
             facts = {**wire.encode(made), "boot_id": hostfacts.boot_id()}
             files.write_atomic(run.source_facts, files.to_json(facts), durable=False)
@@ -99,7 +105,6 @@ class Calls:
     def bundle(self, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.base.bundles import Bundles
 
-        self.layout.ensure()
         sha256, size, offset = _text(params, "sha256"), _count(params, "size"), _count(params, "offset")
         return Bundles(self.layout).take(sha256, size, offset, blob), b""
 
@@ -107,15 +112,12 @@ class Calls:
         from fcctl_remote.agent.submit import submit
 
         plan = wire.decode(wire.RunPlan, params.get("plan"))
-        self.layout.ensure()
         given = dict(params.get("secrets") or {})
         return submit(self.layout, plan, self.runner, {name: str(given.get(name, "")) for name in plan.secrets}), b""
 
     def watch(self, params: Mapping[str, Any], pause: Callable[[float], bool]) -> tuple[Any, bytes]:
-        from fcctl_remote.agent.watch import Watch
-
         request = wire.decode(wire.WatchRequest, params)
-        if request.log_step not in (None, "@current"):
+        if request.log_step not in (None, CURRENT):
             self.layout.run(request.run_id).step(str(request.log_step))
         return Watch(self._known(params), request, self._followed).answer(pause)
 
@@ -182,7 +184,6 @@ class Calls:
     def lease(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.run.shutdown_timer import LeaseKeeper
 
-        self.layout.ensure()
         return LeaseKeeper(self.layout).handle(wire.decode(wire.LeaseRequest, params)), b""
 
     def probe(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
@@ -192,6 +193,14 @@ class Calls:
         found = document.collect({**os.environ, **given})
         return {"document": found, "text": document.render(found), "exit_code": document.exit_code(found)}, b""
 
+    @contextlib.contextmanager
+    def _tree(self, params: Mapping[str, Any]) -> Iterator[tree.Tree]:
+        """The workspace's tree, for this call alone."""
+        workspace = _text(params, "workspace")
+        with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
+            os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
+            yield tree.Tree(self.layout.tree(workspace), self.layout.index(workspace))
+
     def _known(self, params: Mapping[str, Any]) -> RunLayout:
         run = self.layout.run(_text(params, "run_id"))
         if not runs.is_known(run):
@@ -200,8 +209,7 @@ class Calls:
 
 
 def _settled(run: RunLayout) -> wire.RunSummary | None:
-    lost.settle_unstarted(run)
-    lost.write_lost_outcome(run)
+    lost.end_abandoned(run)
     return runs.summary(run)
 
 
@@ -229,3 +237,98 @@ def _same_snapshot(present: Any, digest: str) -> wire.Snapshot:
     if made.tree_sha256 != digest:
         raise Refusal("conflict", "the run already has a snapshot of different source", "use a new run id")
     return made
+
+
+class Watch:
+    """One call of ``watch``."""
+
+    def __init__(self, run: RunLayout, request: wire.WatchRequest, followed: dict[str, str]) -> None:
+        self.run = run
+        self.request = request
+        self._followed = followed  # run id -> the step that @current meant in the last answer
+        self._offset = max(0, request.log_offset)
+        self._events_offset = max(0, request.events_offset)
+
+    def answer(self, pause: Callable[[float], bool]) -> tuple[wire.WatchReply, bytes]:
+        """Wait for news. ``pause(seconds)`` sleeps, and says whether the caller wants to be answered at once. Raises
+        Refusal: not_found, when the run was deleted meanwhile."""
+        started = settled = time.monotonic()
+        deadline = started + min(max(0.0, self.request.wait_s), MAX_WAIT_S)
+        lost.end_abandoned(self.run)
+        while True:
+            finished = runs.is_finished(self.run)  # asked first: what is read below is then complete
+            step = self._log_step()
+            now = time.monotonic()
+            if finished or now >= deadline or self._has_news(step, now - started):
+                return self._reply(step)
+            if now - settled > SETTLE_S:
+                settled = now
+                lost.end_abandoned(self.run)
+            interval = EAGER_POLL_S if now - started < EAGER_S else POLL_S
+            if pause(min(interval, max(0.0, deadline - now))):
+                return self._reply(step)
+
+    def _has_news(self, step: str | None, waited_s: float) -> bool:
+        if files.size_of(self.run.events) > self._events_offset and self._events()[1] > self._events_offset:
+            return True
+        if self.request.tail and waited_s < TAIL_EVERY_S:
+            return False
+        return step is not None and self._log_size(step) > self._start_of(step)
+
+    def _events(self) -> tuple[list[wire.Event], int]:
+        return runs.read_events(self.run.events, self._events_offset, runs.MAX_LINE_BYTES)
+
+    def _log_size(self, step: str) -> int:
+        """Bytes that can be read of it."""
+        try:
+            with files.closing(self._open_log(step)) as fd:
+                return os.fstat(fd).st_size
+        except OSError:
+            return 0
+
+    def _open_log(self, step: str) -> int:
+        return files.open_beneath(self.run.folder, self.run.relative(self.run.step(step).log))
+
+    def _log_step(self) -> str | None:
+        step = self.request.log_step
+        if step != CURRENT:
+            return step
+        known = runs.summary(self.run)
+        return known.step if known is not None else None
+
+    def _start_of(self, step: str) -> int:
+        """The offset the caller has of this step's log: 0 if ``@current`` meant another step when it was given."""
+        if self.request.log_step == CURRENT and self._followed.get(self.run.run_id, step) != step:
+            return 0
+        return self._offset
+
+    def _reply(self, step: str | None) -> tuple[wire.WatchReply, bytes]:
+        # The events first, so that the summary knows of all that they tell; but with an ending go all events.
+        new, offset = self._events()
+        summary = runs.summary(self.run)
+        if summary is None:
+            raise Refusal("not_found", "run %s was deleted from this host" % self.run.run_id)
+        if summary.status in wire.RUN_ENDINGS:
+            new, offset = self._events()
+        reply = wire.WatchReply(new, offset, summary, telemetry=runs.last_sample(self.run))
+        blob = b""
+        if step is not None:
+            reply.log_step = step
+            reply.log_offset, reply.log_size, blob = self._read_log(step)
+            if self.request.log_step == CURRENT:
+                self._followed[self.run.run_id] = step
+        return reply, blob
+
+    def _read_log(self, step: str) -> tuple[int, int, bytes]:
+        try:
+            fd = self._open_log(step)
+        except BadName as error:
+            raise Refusal("bad_request", str(error)) from None
+        except OSError:
+            return self._start_of(step), 0, b""
+        with files.closing(fd):
+            size = os.fstat(fd).st_size
+            start = min(self._start_of(step), size)
+            if self.request.tail:
+                start = max(start, size - TAIL_BYTES)
+            return start, size, os.pread(fd, min(size - start, MAX_LOG_BYTES), start)

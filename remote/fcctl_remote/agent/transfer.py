@@ -8,7 +8,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, tree
@@ -17,27 +17,38 @@ from fcctl_remote.wire import PutFile, Refusal
 
 
 def put(root: str, listed: Sequence[PutFile], blob: bytes) -> int:
-    """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile. Raises
-    Refusal: bad_request; nothing was written; OSError: the disk is full, say; the files before it are there."""
+    """Write the files of one call, whose contents are ``blob`` end to end. Hold the tree's lock meanwhile.
+
+    Each is written beside its place; its last part, most often the only one, puts it there. Raises Refusal:
+    bad_request; nothing was written, or another part is to come next; OSError: the disk is full, say; the files before
+    it are there, and what stood in its place still is."""
     pieces = _pieces(listed, blob)
     files.own_folder(root)
     for file, content in pieces:
-        if file.link is None and (file.offset or not file.last):
-            _put_part(root, file, content)
-        else:
-            replace(root, file.path, _maker(file, content))
+        folder, target = _parents(root, file.path)
+        name = hashlib.sha256(file.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        temporary = os.path.join(folder, ".fcctl-part-" + name)
+        try:
+            _write(temporary, file, content)
+            if file.last:
+                if os.path.isdir(target) and not os.path.islink(target):
+                    tree.remove_tree(target)
+                os.rename(temporary, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
     return len(pieces)
 
 
-def _put_part(root: str, file: PutFile, content: bytes) -> None:
-    """Add a part of a large file to what came before it; the last one puts the file in its place. Raises Refusal:
-    bad_request; another part is to come next."""
-    folder, _ = _parents(root, file.path)
-    name = hashlib.sha256(file.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    temporary = os.path.join(folder, ".fcctl-part-" + name)
+def _write(temporary: str, file: PutFile, content: bytes) -> None:
+    """Make the file, or add a part to what came before it."""
     if file.offset == 0:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if file.link is not None:
+            os.symlink(file.link, temporary)
+            return
         files.write_new(temporary, content, file.executable)
     else:
         try:
@@ -48,9 +59,7 @@ def _put_part(root: str, file: PutFile, content: bytes) -> None:
             if os.fstat(fd).st_size != file.offset:
                 raise Refusal("bad_request", "%r: this is not the next part of the file" % file.path[:200])
             files.write_all(fd, content)
-    if file.last:
-        os.utime(temporary, (file.mtime, file.mtime))
-        replace(root, file.path, lambda new: os.rename(temporary, new))
+    os.utime(temporary, (file.mtime, file.mtime))
 
 
 def _pieces(listed: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes]]:
@@ -68,33 +77,6 @@ def _pieces(listed: Sequence[PutFile], blob: bytes) -> list[tuple[PutFile, bytes
     if offset != len(blob):
         raise Refusal("bad_request", "%d bytes belong to no file" % (len(blob) - offset))
     return pieces
-
-
-def _maker(file: PutFile, content: bytes) -> Callable[[str], None]:
-    def make(temporary: str) -> None:
-        if file.link is not None:
-            os.symlink(file.link, temporary)
-            return
-        files.write_new(temporary, content, file.executable)
-        os.utime(temporary, (file.mtime, file.mtime))
-
-    return make
-
-
-def replace(root: str, path: str, make: Callable[[str], None]) -> None:
-    """Put what ``make`` creates, at the name it is given, in the place of ``path`` below ``root``. Raises OSError: what
-    was there before is there still."""
-    folder, target = _parents(root, path)
-    if os.path.isdir(target) and not os.path.islink(target):
-        tree.remove_tree(target)
-    temporary = os.path.join(folder, ".fcctl-put-%d" % os.getpid())
-    try:
-        make(temporary)
-        os.rename(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _parents(root: str, path: str) -> tuple[str, str]:
@@ -122,8 +104,8 @@ LIST_BYTES, ENTRY_BYTES = wire.MAX_FRAME_BYTES - 1024 * 1024, 120
 MAX_PATH_BYTES = 900  # leaves room for the folder it will be put into, on systems whose limit is 1024
 
 
-class _OmittedError(Exception):
-    """The text says why a file is not listed."""
+#: What is none of the run's results, by the kind of file.
+_KINDS = {stat.S_IFLNK: "symlink", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 
 
 class Listing:
@@ -151,43 +133,32 @@ class Listing:
 
     def _visit(self, path: str) -> None:
         try:
-            self._list(path)
-        except _OmittedError as omitted:
-            self._omit(path, str(omitted))
-        except OSError:
-            self._omit(path, "unreadable")
+            reason = self._list(path)
+        except OSError as error:  # of a folder that became a link meanwhile, say
+            reason = "symlink" if error.errno in (errno.ELOOP, errno.ENOTDIR) else "unreadable"
+        if reason is not None:
+            self._omit(path, reason)
 
-    def _list(self, path: str) -> None:
-        """Raises: _OmittedError with the reason; OSError: it cannot be read."""
+    def _list(self, path: str) -> str | None:
+        """List a file with the hash of as many bytes as it has now: an append-only file may grow, and still match its
+        entry; or what is in a folder. Returns why it is not listed. Raises OSError: it cannot be read."""
         if has_bad_name(path):
-            raise _OmittedError("bad_name")
+            return "bad_name"
         full = os.path.join(self._run.folder, path)
         facts = os.lstat(full)
         if stat.S_ISDIR(facts.st_mode):
             for name in sorted(os.listdir(full)):
                 self._visit(path + "/" + name)
-            return
-        for test, kind in ((stat.S_ISLNK, "symlink"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket")):
-            if test(facts.st_mode):
-                raise _OmittedError(kind)
+            return None
         if not stat.S_ISREG(facts.st_mode):
-            raise _OmittedError("device")
+            return _KINDS.get(stat.S_IFMT(facts.st_mode), "device")
         if facts.st_size > self._limit or len(self.listing.files) >= MAX_FILES:
-            raise _OmittedError("too_large")
+            return "too_large"
         if not (path == "supervisor.log" and facts.st_size == 0) and self._has_room(path):
-            self.listing.files.append(self._hash(path))
-
-    def _hash(self, path: str) -> wire.FileEntry:
-        """Hash as many bytes as there are now: an append-only file may grow, and still match its entry."""
-        try:
-            fd = files.open_beneath(self._run.folder, path)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise _OmittedError("symlink") from None
-            raise
-        with files.closing(fd):
-            digest, size = tree.hash_open(fd)
-        return wire.FileEntry(path, size, digest)
+            with files.closing(files.open_beneath(self._run.folder, path)) as fd:
+                digest, size = tree.hash_open(fd)
+            self.listing.files.append(wire.FileEntry(path, size, digest))
+        return None
 
     def _omit(self, path: str, reason: str) -> None:
         shown = path.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -120,7 +120,7 @@ def read_plain(path: str, most_bytes: int) -> bytes:
     return data
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write every byte; a short write is continued, so that a full disk shows as ENOSPC and not as silence."""
     view = memoryview(data)
     while view:
@@ -186,7 +186,7 @@ def make_folders(folder: str, mode: int = 0o777) -> None:
     sync_folder(parent)
 
 
-def sync_folder(folder: str) -> None:
+def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Make a rename in ``folder`` last through a power cut, where the file system allows asking for it."""
     with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         try:

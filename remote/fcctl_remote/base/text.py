@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
-from fcctl_remote.base.files import open_plain
+from fcctl_remote.base.files import open_plain, size_of
 
 #: CSI, OSC (ended by BEL or ST), other string sequences, and two-character escapes.
 _ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?"
 #: Controls other than tab and newline, and the marks that reverse how a line reads.
 _CONTROLS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]"
+#: A burst larger than this is shown by its end only.
+BURST_BYTES = 16 * 1024
 
 
 def sanitise(data: bytes) -> str:
@@ -70,13 +73,77 @@ def new_lines(path: str, offset: int, most_bytes: int) -> tuple[list[bytes], int
     return data[:end].split(b"\n"), offset + end
 
 
+#: What make prints behind an error that a compiler has printed.
+_OF_MAKE = re.compile(
+    r"g?make(\[\d+\])?: ((Entering|Leaving) directory |\*\*\* (\[.*\] Error \d|Waiting for unfinished jobs))"
+)
+
+
 def last_lines(data: bytes, lines: int = 6, width: int = 300) -> str:
-    """The last non-empty lines of ``data``, sanitised, each cut at ``width`` characters from its end."""
-    shown: list[str] = []
-    for line in reversed(sanitise(data).split("\n")):
-        stripped = line.strip()
-        if stripped:
-            shown.append(stripped if len(stripped) <= width else "…" + stripped[-width:])
-        if len(shown) == lines:
-            break
-    return "\n".join(reversed(shown))
+    """The last non-empty lines of ``data``, sanitised, each cut at ``width`` characters from its end. Those that make
+    adds to an error are left out, unless there are no others. If none names an error, as where others still compiled
+    after it, the first one of ``data`` that does comes before the last."""
+    texts = [line.strip() for line in sanitise(data).split("\n") if line.strip()]
+    shown = [line for line in texts if not _OF_MAKE.match(line)] or texts
+    ending = shown[-lines:]
+    if not any(re.search(r"error|fatal", line, re.IGNORECASE) for line in ending):
+        ending = [line for line in shown if re.search(r"\b([Ee]rror|fatal)\b.*:", line)][:1] + ending
+    return "\n".join(line if len(line) <= width else "…" + line[-width:] for line in ending)
+
+
+class TerminalMirror:
+    """What a person sees who attaches to the run's window: the steps, and the running step's log.
+
+    Writes to the terminal, never blocks, and stops for good once the terminal is closed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+        self._log: str | None = None
+        self._offset = 0
+        try:
+            os.set_blocking(fd, False)
+        except OSError:
+            self._fd = None
+
+    def note(self, text: str) -> None:
+        self._write("\x1b[1m>>> %s\x1b[0m\r\n" % sanitise(text.encode("utf-8", "replace")).replace("\n", " "))
+
+    def say(self, line: str) -> None:
+        self._write(line + "\r\n")
+
+    def follow(self, log: str | None) -> None:
+        """From now on show what is added to ``log``."""
+        self._log = log
+        self._offset = 0
+        if log is not None:
+            with contextlib.suppress(OSError):
+                self._offset = size_of(log)
+
+    def show_news(self) -> None:
+        """Show what the log gained since the last call, or the end of it if that is much."""
+        if self._fd is None or self._log is None:
+            return
+        try:
+            size = size_of(self._log)
+            if size == self._offset:
+                return
+            start = max(self._offset, size - BURST_BYTES) if size > self._offset else size
+            with os.fdopen(open_plain(self._log), "rb") as stream:
+                stream.seek(start)
+                data = stream.read(size - start)
+        except OSError:
+            return
+        if start > self._offset:
+            self.note("%d bytes of the log are not shown" % (start - self._offset))
+        self._offset = size
+        self._write(sanitise(data).replace("\n", "\r\n"))
+
+    def _write(self, text: str) -> None:
+        if self._fd is None:
+            return
+        try:
+            os.write(self._fd, text.encode("utf-8", "replace"))
+        except BlockingIOError:
+            pass  # a terminal nobody reads: its viewer misses a few lines, the log has them
+        except OSError:
+            self._fd = None

@@ -123,9 +123,6 @@ class Index:
         for path in paths:
             self.dirty = self.known.pop(path, None) is not None or self.dirty
 
-    def keep_only(self, paths: set[str]) -> None:
-        self.evict([path for path in self.known if path not in paths])
-
     def save(self) -> None:
         """A full disk is no reason to fail: the next call reads the files again."""
         if not self.dirty:
@@ -170,7 +167,7 @@ class Tree:
         folders = {folder for path in paths for folder in _above(path)}
         removed = _prune_folder(self.root, "", paths, folders)
         changed = [entry.path for entry in entries if not self._holds(entry)]
-        self.index.keep_only(paths)
+        self.index.evict(self.index.known.keys() - paths)
         self.index.save()
         return TreeDiff(changed=changed, removed=removed, root=self.root)
 

@@ -130,14 +130,7 @@ def _unary(node: nodes.Unary, context: Mapping[str, Any]) -> Any:
     value = _value(node.operand, context)
     if node.op == "not":
         return not _condition(value, "the operand of not")
-    if isinstance(value, list):
-        return [_signed(node.op, v) for v in value]
-    return _signed(node.op, value)
-
-
-def _signed(op: str, value: Any) -> Any:
-    operand = number(value, op)
-    return -operand if op == "-" else operand
+    return each(node.op, arithmetic, 0, value)
 
 
 def _logical(node: nodes.Binary, context: Mapping[str, Any]) -> bool:

@@ -156,12 +156,6 @@ def hint(image: str, env: Mapping[str, str]) -> str:
     return "start %s if it is not running, then: %s pull %s" % (name, name, image)
 
 
-def write_nvcc(folder: str, host_program: str, program: str, image: str) -> None:
-    """``nvcc`` in ``folder``, which runs it in a container."""
-    text = '#!/bin/sh\nexec %s "$@"\n' % shlex.join([host_program, "container-nvcc", program, image])
-    files.write_atomic(os.path.join(folder, "nvcc"), text.encode(), durable=False, mode=0o755)
-
-
 def nvcc_command(program: str, image: str, arguments: Sequence[str], env: Mapping[str, str], folder: str) -> list[str]:
     """argv of ``nvcc ARGUMENTS`` in a container of ``image``; ``folder`` is the working directory."""
     user = "%d:%d" % (os.getuid(), os.getgid())

@@ -121,8 +121,8 @@ def describe(rows: list[dict[str, str]], version: str | None, env: Mapping[str, 
         "arch": "sm_" + cc.replace(".", "") if cc else None,
         "driver": row.get("driver_version"),
         "cuda_version": version,
-        "clocks": {key: _number(row, field) for key, field in _CLOCKS.items()},
-        **{key: _number(row, field) for key, field in _NUMBERS.items()},
+        "clocks": {key: number(row.get(field, "")) for key, field in _CLOCKS.items()},
+        **{key: number(row.get(field, "")) for key, field in _NUMBERS.items()},
         **{key: {"Enabled": True, "Disabled": False}.get(row.get(field, "")) for key, field in _SWITCHES.items()},
         "compute_mode": row.get("compute_mode"),
         "throttle_reasons": throttle_reasons(reasons),
@@ -136,8 +136,8 @@ def throttle_reasons(mask: str | None) -> list[str] | None:
     return [name for bit, name in THROTTLE_BITS.items() if bits & bit]
 
 
-def _number(row: Mapping[str, str], field: str) -> float | None:
-    text = row.get(field, "")
+def number(text: str) -> float | None:
+    """A value of nvidia-smi; None where the GPU does not report it (``[N/A]``)."""
     if not re.match(r"-?[0-9]{1,12}(\.[0-9]{1,6})?\Z", text):
         return None
     return float(text) if "." in text else int(text)

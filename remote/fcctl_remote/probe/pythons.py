@@ -120,7 +120,7 @@ def best(env: Mapping[str, str], want_cuda: bool) -> dict[str, Any]:
     """
     watched: list[str] = []
     first: str | None = None
-    with_torch: list[dict[str, Any]] = []
+    chosen: dict[str, Any] | None = None
     for python in candidates(env):
         answer = ask(python, env)
         watched.append(python)
@@ -130,13 +130,13 @@ def best(env: Mapping[str, str], want_cuda: bool) -> dict[str, Any]:
         first = first or python
         if isinstance(answer.get("torch"), str):
             cuda = _torch_cuda(answer["torch"])
-            with_torch.append({"python": python, "torch_file": answer["torch"], "torch_cuda": cuda})
+            if chosen is None or cuda:
+                chosen = {"python": python, "torch_file": answer["torch"], "torch_cuda": cuda}
             if cuda or not want_cuda:
                 break
-    if not with_torch:
+    if chosen is None:
         watched += [env["HOME"], os.path.join(env["HOME"], ".local", "lib")] if env.get("HOME") else []
         return {"python": first or sys.executable, "torch_file": None, "torch_cuda": None, "watched": watched}
-    chosen = next((t for t in with_torch if t["torch_cuda"]), with_torch[0]) if want_cuda else with_torch[0]
     return {**chosen, "watched": [*watched, chosen["torch_file"]]}
 
 

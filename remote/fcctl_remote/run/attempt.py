@@ -13,7 +13,7 @@ from fcctl_remote.base.text import last_lines, tail
 from fcctl_remote.record import TYPE_CHECKING
 from fcctl_remote.run import environment
 from fcctl_remote.run.control import RunControl
-from fcctl_remote.run.process import Command, ProcessExit, StepProcess
+from fcctl_remote.run.process import ProcessExit, StepProcess
 from fcctl_remote.run.secrets import NAMES
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ class StepRun:
         a search stay on the disk until ``stack`` is closed."""
         lacking = self._unmet_needs() or self._unfit_container()
         if lacking is None and self.spec.tune is not None:
-            from fcctl_remote.run import search
-
-            lacking = search.furnish(stack, self.control.layout, self.place, self.spec.tune, self.env)
+            lacking = environment.furnish_search(stack, self.control.layout, self.place, self.spec.tune, self.env)
         if lacking is None:
             return False
         self.result.status = "unavailable"
@@ -141,7 +139,7 @@ class StepRun:
         self._announce(attempt)
         control.mirror.note("step %s%s" % (spec.id, " (attempt %d)" % attempt if attempt > 1 else ""))
         control.mirror.follow(self.place.log)
-        process = StepProcess(self._command(), control.signals)
+        process = self._start()
         state = control.progress.state
         state.session, state.leader_started = process.pid, process.started
         try:
@@ -172,7 +170,7 @@ class StepRun:
             files.append_line(self.place.log, line.encode())
         files.own_folder(self.place.out)
 
-    def _command(self) -> Command:
+    def _start(self) -> StepProcess:
         control = self.control
         control.grace_s = _seconds(self.env.get("FCCTL_KILL_GRACE_S"), KILL_GRACE_S)
         bash = hostfacts.which("bash", self.env) or "/bin/bash"
@@ -187,13 +185,8 @@ class StepRun:
             env = dict(self.env)
             script = as_script(self.run, secrets)
             argv = docker.command(control.layout, self.run, self.place, control.plan, self.spec, env, script)
-        return Command(
-            argv=argv,
-            cwd=self.run.source,
-            env=env,
-            log=self.place.log,
-            secrets=list(secrets.values()),
-            timeout_s=self.spec.timeout_s,
+        return StepProcess(
+            argv, self.run.source, env, self.place.log, self.spec.timeout_s, control.signals, list(secrets.values())
         )
 
     def _end_container(self, ended: ProcessExit) -> None:

@@ -6,6 +6,7 @@ That is made by a ``.pth`` file: the Python below is often in a virtual environm
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shlex
@@ -19,6 +20,7 @@ from fcctl_remote.base.programs import ask, run, which
 from fcctl_remote.probe import docker, pythons
 from fcctl_remote.probe.environment import apply_facts, resolve_environment
 from fcctl_remote.record import Any
+from fcctl_remote.wire import Refusal
 
 #: Belongs to the connection that submitted the run, not to the run; the agent's socket would even be a credential.
 CONNECTION_ONLY = (
@@ -80,7 +82,8 @@ def _offer_nvcc(run: RunLayout, env: Mapping[str, str], warn: Callable[[str], No
         return
     program = docker.runtime(image, env)
     if program is not None:
-        docker.write_nvcc(run.bin, run.shim, program, image)
+        command = shlex.join([run.shim, "container-nvcc", program, image])
+        _write_program(run, "nvcc", '#!/bin/sh\nexec %s "$@"\n' % command)
         warn("this computer has no nvcc; nvcc of %s runs in a container (%s)" % (image, os.path.basename(program)))
 
 
@@ -117,7 +120,12 @@ def _write_shim(run: RunLayout, runner: list[str]) -> None:
     files.own_folder(run.bin)
     python, *words = map(shlex.quote, runner)
     text = '#!/bin/sh\npython=%s\n[ -x "$python" ] || python=python3 # in a container\nexec "$python" %s "$@"\n'
-    files.write_atomic(run.shim, (text % (python, " ".join(words))).encode(), durable=False, mode=0o755)
+    _write_program(run, "fcctl-host", text % (python, " ".join(words)))
+
+
+def _write_program(run: RunLayout, name: str, text: str) -> None:
+    """In front of the steps' PATH."""
+    files.write_atomic(os.path.join(run.bin, name), text.encode(), durable=False, mode=0o755)
 
 
 NCU_MESSAGE = "ncu ran through sudo, because only administrators may read GPU performance counters on this machine"
@@ -159,7 +167,7 @@ def _write_ncu(run: RunLayout, env: Mapping[str, str]) -> None:
     if ncu is None or not hostfacts.IS_LINUX:
         return
     text = _NCU % {"ncu": shlex.quote(ncu), "mark": _NCU_MARK, "folder": shlex.quote(run.folder)}
-    files.write_atomic(os.path.join(run.bin, "ncu"), text.encode(), durable=False, mode=0o755)
+    _write_program(run, "ncu", text)
 
 
 # torch calls it in the build folder of an extension.
@@ -176,7 +184,7 @@ def _write_ninja(run: RunLayout, env: Mapping[str, str]) -> None:
     ninja = which("ninja", env) or which("ninja", {"PATH": os.path.dirname(env.get("FCCTL_PYTHON", ""))})
     if ninja is not None:
         text = _NINJA % {"shim": shlex.quote(run.shim), "ninja": shlex.quote(ninja)}
-        files.write_atomic(os.path.join(run.bin, "ninja"), text.encode(), durable=False, mode=0o755)
+        _write_program(run, "ninja", text)
 
 
 def used_sudo(step: StepLayout) -> bool:
@@ -197,17 +205,9 @@ print(json.dumps({"places": places, "pip": find_spec("pip") is not None}))
 """
 
 
-class VenvError(Exception):
-    """``message`` says what happened, ``hint`` what to do."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
 def make_venv(folder: str, env: Mapping[str, str]) -> None:
     """Make one in ``folder`` that has pip and sees the packages of ``$FCCTL_PYTHON``; one that is there is kept. Raises
-    VenvError: that Python does not run, or makes none."""
+    Refusal: that Python does not run, or makes none."""
     python = env.get("FCCTL_PYTHON") or sys.executable
     below = _packages_of(python, env)
     # pip that is seen from below installs into the environment that runs it; to unpack another takes seconds.
@@ -215,7 +215,8 @@ def make_venv(folder: str, env: Mapping[str, str]) -> None:
     done = run(words, VENV_TIMEOUT_S, env)
     if not done.ok:
         output = (done.out + done.err).strip()
-        raise VenvError(
+        raise Refusal(
+            "internal",
             "%s cannot create a virtual environment%s" % (python, ": " + output if output else ""),
             "on the machine: apt-get install python3-venv; or set another Python: FCCTL_PYTHON in `env` of the target",
         )
@@ -228,8 +229,77 @@ def make_venv(folder: str, env: Mapping[str, str]) -> None:
 def _packages_of(python: str, env: Mapping[str, str]) -> dict[str, Any]:
     answer, done = ask(python, _ASK_PACKAGES, VENV_TIMEOUT_S, env)
     if not answer:
-        raise VenvError(
+        raise Refusal(
+            "internal",
             "%s does not run: %s" % (python, done.err.strip() or "exit code %s" % done.code),
             "set a Python of that machine: FCCTL_PYTHON in `env` of the target",
         )
     return answer
+
+
+SEARCH_ASK_S = 10.0
+_ASK_MODULES = """
+import json
+from importlib.util import find_spec
+print(json.dumps({"version": list(sys.version_info[:2]), "lacks": [m for m in %r if find_spec(m) is None]}))
+"""
+
+
+def furnish_search(
+    held: contextlib.ExitStack, layout: Layout, place: StepLayout, tuning: wire.Tuning, env: dict[str, str]
+) -> tuple[str, str] | None:
+    """Give a search its libraries, its spec, and a Python that can run both: FCCTL_TUNE, FCCTL_TUNE_SPEC,
+    FCCTL_TUNE_PYTHON and PYTHONPATH in the step's ``env``.
+
+    The libraries stay where they are until ``held`` is closed. Returns why the step cannot run, None if it can.
+    """
+    from fcctl_remote.base import bundles  # slow, and only searches have some
+
+    try:
+        folder = held.enter_context(bundles.Bundles(layout).in_use(tuning.bundle))
+    except Refusal as refusal:
+        return refusal.error.message, refusal.error.hint or "start the job again"
+    needs = bundles.contents(folder)
+    python, tried = _search_python(env, needs)
+    if python is None:
+        return _no_python(needs, tried, env)
+    for made in (os.path.dirname(place.folder), place.folder):
+        files.own_folder(made)
+    files.write_atomic(place.spec, tuning.spec.encode("utf-8") + b"\n", durable=False)
+    env["FCCTL_TUNE"] = folder
+    env["FCCTL_TUNE_PYTHON"] = python
+    env["FCCTL_TUNE_SPEC"] = place.spec
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, env.get("PYTHONPATH"))))
+    return None
+
+
+def _search_python(env: Mapping[str, str], needs: Mapping[str, Any]) -> tuple[str | None, list[tuple[str, str]]]:
+    """The first Python for the libraries, the one with torch being asked first; or what each of them lacks, those that
+    are new enough first."""
+    least = [int(part) for part in str(needs.get("python", "3.9")).split(".")]
+    old: list[tuple[str, str]] = []
+    lacking: list[tuple[str, str]] = []
+    for python in pythons.candidates(env):
+        answer, _ = ask(python, _ASK_MODULES % (needs.get("modules", []),), SEARCH_ASK_S, env)
+        if answer and answer["version"] < least:
+            old.append((python, "is Python %d.%d" % tuple(answer["version"])))
+        elif answer and answer["lacks"]:
+            lacking.append((python, "has no %s" % " and no ".join(answer["lacks"])))
+        elif answer:
+            return python, []
+    return None, lacking + old
+
+
+def _no_python(needs: Mapping[str, Any], tried: list[tuple[str, str]], env: Mapping[str, str]) -> tuple[str, str]:
+    modules = [str(name) for name in needs.get("modules", [])]
+    why = " (%s)" % needs["python_for"] if needs.get("python_for") else ""
+    message = "no Python on this machine can run the search, which needs %s or later%s with %s" % (
+        needs.get("python", "3.9"), why, " and ".join(modules),
+    )  # fmt: skip
+    if tried:
+        message += "\n" + "\n".join("%s %s" % one for one in tried[:8])
+    if tried and tried[0][1].startswith("has no"):
+        hint = "on that machine: %s" % pythons.install(tried[0][0], modules, env)
+    else:
+        hint = "install such a Python on the machine, and set FCCTL_PYTHON to it in `env` of the target"
+    return message, hint

@@ -9,164 +9,102 @@ MISSING_PROGRAM = (
     "checks for it before the step runs"
 )
 
-
-def _known(pattern: str, hint: str) -> tuple[re.Pattern[str], str]:
-    return re.compile(pattern, re.MULTILINE), hint
-
-
-#: First match wins, so the specific stand before the general.
-KNOWN = (
-    _known(
-        r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters",
+#: Pattern -> hint. The first match wins, so the specific stand before the general.
+KNOWN = {
+    r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters":
         "only administrators may read GPU performance counters on this machine; allow all users: fcctl hosts prepare "
         "TARGET (NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module)",
-    ),
-    _known(
-        r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found",
+    r"nvcc: No such file|CUDA_HOME (environment variable )?is not set|nvcc[:` '].*not found":
         "nvcc is not on PATH, or torch is built for the CPU only: set CUDA_HOME=/usr/local/cuda and "
         "PATH=$CUDA_HOME/bin:$PATH, or install the CUDA toolkit; see what fcctl found: fcctl preflight",
-    ),
-    _known(
-        r"could not select device driver|nvidia-container-cli",
+    r"could not select device driver|nvidia-container-cli":
         "docker cannot give this machine's GPU to a container: sudo apt install nvidia-container-toolkit, then sudo "
         "nvidia-ctk runtime configure --runtime=docker and sudo systemctl restart docker",
-    ),
-    _known(
-        r"CUDA out of memory|cudaErrorMemoryAllocation|CUDA error: out of memory",
+    r"CUDA out of memory|cudaErrorMemoryAllocation|CUDA error: out of memory":
         "the GPU's memory is full: see which process uses it with nvidia-smi, use a smaller shape or batch, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    ),
-    _known(
-        r"no kernel image is available|invalid device function|an illegal instruction was encountered|"
-        r"(NoKernelImageForDevice|InvalidDeviceFunction|IllegalInstruction|NO_BINARY_FOR_GPU|ILLEGAL_INSTRUCTION)\b",
+    r"no kernel image is available|invalid device function|an illegal instruction was encountered|"
+    r"(NoKernelImageForDevice|InvalidDeviceFunction|IllegalInstruction|NO_BINARY_FOR_GPU|ILLEGAL_INSTRUCTION)\b":
         "the binary was built for another GPU: compile with -arch=sm_$FCCTL_CUDA_ARCH, and check that the toolkit "
         "supports that architecture; an illegal instruction may also be a trap in the kernel",
-    ),
-    _known(
-        r"Unsupported gpu architecture '\w+_([1-6]\d|7[0-4])\b",
+    r"Unsupported gpu architecture '\w+_([1-6]\d|7[0-4])\b":
         "this CUDA toolkit no longer compiles for that old GPU: change the Makefile or CMakeLists.txt to "
         "-arch=sm_$FCCTL_CUDA_ARCH",
-    ),
-    _known(
-        r"Unsupported gpu architecture",
+    r"Unsupported gpu architecture":
         "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8",
-    ),
-    _known(
-        r'to "cudaMemLocation"|"cudaDeviceProp" has no member',
+    r'to "cudaMemLocation"|"cudaDeviceProp" has no member':
         "CUDA 13 changed or removed this: change the source, or use a CUDA 12 toolkit, first in the step: export "
         "PATH=/usr/local/cuda-12.9/bin:$PATH",
-    ),
-    _known(
-        r"not supported on \.target|requires \.target",
+    r"not supported on \.target|requires \.target":
         "the code needs another architecture than it is compiled for: -arch=sm_$FCCTL_CUDA_ARCH; wgmma and setmaxnreg "
         "need sm_90a: env: {FCCTL_CUDA_ARCH: 90a} in the job",
-    ),
-    _known(
-        r"identifier \"wmma\" is undefined|must be a class or namespace name\n.*\bwmma::",
+    r"identifier \"wmma\" is undefined|must be a class or namespace name\n.*\bwmma::":
         "the source uses wmma without its header: #include <mma.h> and using namespace nvcuda; in a .cu file, and "
         "compile for sm_70 or newer",
-    ),
-    _known(
-        r"unrecognized (command[- ]line )?option .{0,3}-(arch|gencode|-?generate-code|-expt|-use_fast_math)",
+    r"unrecognized (command[- ]line )?option .{0,3}-(arch|gencode|-?generate-code|-expt|-use_fast_math)":
         "a C++ compiler got an option of nvcc: with torch.utils.cpp_extension put it into extra_cuda_cflags (load) or "
         'extra_compile_args={"nvcc": [..]}, and name CUDA sources .cu',
-    ),
-    _known(
-        r"expected primary-expression before .{0,2}<|__(global|device)__.{0,2} does not name a type|"
-        r"expected expression\n.*<<<",
+    r"expected primary-expression before .{0,2}<|__(global|device)__.{0,2} does not name a type|"
+    r"expected expression\n.*<<<":
         "CUDA code in a .cpp file, which a C++ compiler compiles: move kernels and <<<...>>> launches into a .cu file "
         "and call a function of that file",
-    ),
-    _known(
-        r"Ninja is required to load C\+\+ extensions|ninja: (command )?not found|directory: 'ninja'",
+    r"Ninja is required to load C\+\+ extensions|ninja: (command )?not found|directory: 'ninja'":
         'ninja is missing on the machine: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
-    ),
-    _known(
-        r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
-        r"fatal error: (cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvml|cupti|cutlass|cute)\S*: No such file|"
-        r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)",
+    r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|but the target was not found|cannot find -l|"
+    r"fatal error: (cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvml|cupti|cutlass|cute)\S*: No such file|"
+    r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)":
         "a library of the build is missing on the machine: install its development package, name its folders in the "
-        "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or, if it is above the folder of "
-        "fcctl.toml, run fcctl init there",
-    ),
-    _known(
-        r"cannot open output file (\S+/)|[Cc]an't create (\S+/)\S*: No such file",
+        "target's env: {CPATH: .., LIBRARY_PATH: .., CMAKE_PREFIX_PATH: ..}, or check out its submodule: git submodule "
+        "update --init; if it is above the folder of fcctl.toml, run fcctl init there",
+    r"cannot open output file (\S+/)|[Cc]an't create (\S+/)\S*: No such file":
         "fcctl sends neither empty folders nor what git ignores; first in the step: mkdir -p FOLDER",
-    ),
-    _known(
-        r"torch\._C\._LinkerError|undefined (reference to|symbol:)|ld returned [1-9]",
+    r"torch\._C\._LinkerError|undefined (reference to|symbol:)|ld returned [1-9]":
         "code that is declared is not linked: name each .cpp and .cu file in the extension's sources and each library "
         "(-l); symbols of c10, at or torch mean an extension built with another torch: delete its build folder",
-    ),
-    _known(
-        r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain",
+    r"CUDA driver version is insufficient|cudaErrorInsufficientDriver|unsupported toolchain":
         "the NVIDIA driver is missing or older than the CUDA toolkit (fcctl preflight shows which): install or update "
         "the driver, or build with an older toolkit",
-    ),
-    _known(
-        r"no CUDA-capable device|No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA enabled",
+    r"no CUDA-capable device|No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA enabled":
         "the step found no GPU (fcctl preflight shows why): run it on a machine with a GPU; with needs: {gpu: true} "
         "it is 'unavailable' on other machines",
-    ),
-    _known(
-        r"No space left on device|Disk quota exceeded|ENOSPC",
+    r"No space left on device|Disk quota exceeded|ENOSPC":
         "the machine's disk is full: see df -h on the machine; the next run first deletes the collected runs from it",
-    ),
-    _known(
-        r"externally-managed-environment",
+    r"fatal: not a git repository|setuptools[-_]scm was unable to detect version":
+        "steps work in a copy of the source without .git: check out submodules before the run; for setuptools-scm set "
+        "SETUPTOOLS_SCM_PRETEND_VERSION in the job's env",
+    r"externally-managed-environment":
         "pip may not install into the system's Python: create a virtual environment in the step with fcctl-host venv "
         "build/venv, and install with build/venv/bin/python -m pip; it also has the packages of $FCCTL_PYTHON",
-    ),
-    _known(
-        r"CMakeCache\.txt directory .+ is different than|does not match the source .+ used to generate cache",
+    r"CMakeCache\.txt directory .+ is different than|does not match the source .+ used to generate cache":
         "fcctl sent a CMakeCache.txt of another machine: add CMake's build folder to .gitignore, or build in another "
         "folder",
-    ),
-    _known(
-        r"\b(module|ml|conda|mamba|micromamba|spack): (command )?not found",
+    r"\b(module|ml|conda|mamba|micromamba|spack): (command )?not found":
         "this command is a function of interactive shells, and steps do not read .bashrc: load it in the step, "
         ". /etc/profile.d/modules.sh or . ~/miniconda3/etc/profile.d/conda.sh, or write the program's full path",
-    ),
-    _known(
-        r"No module named '?torch\b|No module named '?numpy\b",
+    r"No module named '?torch\b|No module named '?numpy\b":
         'this Python has no torch: use "$FCCTL_PYTHON" in the step, which is a Python with torch, or install torch',
-    ),
-    _known(
-        r"Could not find a version that satisfies|No matching distribution|Could not resolve host|in name resolution",
+    r"Could not find a version that satisfies|No matching distribution|Could not resolve host|in name resolution":
         "the machine has no network, or the package does not exist: install before the run what the build downloads; "
         "pip install --no-build-isolation --no-deps . needs no package index",
-    ),
-    _known(
-        r"No module named",
+    r"No module named '?(?P<NAME>\w{1,80})":
         "a Python package is missing on the machine: install it for the Python of the step, "
         '"$FCCTL_PYTHON" -m pip install NAME',
-    ),
-    _known(
-        r"CMake [\d.]+ or higher is required",
+    r"CMake [\d.]+ or higher is required":
         'the machine\'s CMake is too old: "$FCCTL_PYTHON" -m pip install cmake',
-    ),
-    _known(
-        r"fatal error: \S+: No such file|cannot open source file|\.\./\S*: No such file|not contain a CMakeLists\.txt",
+    r"fatal error: \S+: No such file|cannot open source file|\.\./\S*: No such file|not contain a CMakeLists\.txt":
         "a file is missing on the machine: fcctl sends the files below the folder of fcctl.toml that git does not "
         "ignore; check for a file outside that folder, an ignored file, or a submodule that is not checked out",
-    ),
-    _known(
-        r"cannot execute: required file not found|bad interpreter: |\\r\W: (No such file|command not found)",
+    r"cannot execute: required file not found|bad interpreter: |\\r\W: (No such file|command not found)":
         "the first line of the script names a program that does not exist, often because of Windows line endings: sed "
         "-i 's/\\r$//' FILE, and `* text=auto eol=lf` in .gitattributes",
-    ),
-    _known(
-        r"[1-9]\d* bytes spill (stores|loads)",
+    r"[1-9]\d* bytes spill (stores|loads)":
         "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
         "__launch_bounds__",
-    ),
-    _known(r"command not found|: not found$|No such file or directory: '[^/']+'", MISSING_PROGRAM),
-    _known(
-        r"Permission denied",
+    r"command not found|: not found$|No such file or directory: '[^/']+'": MISSING_PROGRAM,
+    r"Permission denied":
         "this user may not read, write or execute a file: chmod +x a script before the run, or call it with bash; if "
         "it is executable, its disk is mounted noexec: set another `root` in the target",
-    ),
-)
+}  # fmt: skip
 
 #: What a failed gate's expression is about -> hint.
 GATES: tuple[tuple[str, str], ...] = (
@@ -191,10 +129,12 @@ EXIT_CODES = {
 def for_log(text: str, exit_code: int | None, arch: str | None = None) -> str | None:
     """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure. ``arch`` is
     the step's FCCTL_CUDA_ARCH."""
-    for pattern, hint in KNOWN:
-        if pattern.search(text):
+    for pattern, hint in KNOWN.items():
+        found = re.search(pattern, text, re.MULTILINE)
+        if found:
             flag = "-arch=sm_$FCCTL_CUDA_ARCH"
-            return hint.replace(flag, f"{flag} (here sm_{arch})") if arch else hint
+            told = hint.replace(flag, f"{flag} (here sm_{arch})") if arch else hint
+            return told.replace("NAME", found["NAME"]) if "NAME" in found.groupdict() else told
     return EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 

@@ -13,12 +13,17 @@ from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.run import process, secrets
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.events import EventLog
+from fcctl_remote.run.state import EventLog
 
 #: A submitted run whose supervisor has not started after this time is lost, seconds.
 START_PATIENCE_S = 30.0
 #: How long to wait for another process that writes the outcome and first kills the orphans, seconds.
 ENDED_BY_ANOTHER_S = 5.0
+
+
+def end_abandoned(run: RunLayout) -> bool:
+    """End a run that nobody will carry out, or carries out any more; returns whether the run is finished."""
+    return settle_unstarted(run) or write_lost_outcome(run)
 
 
 def write_lost_outcome(run: RunLayout) -> bool:
@@ -65,7 +70,7 @@ def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:
             message = "the host program did not start the run: the machine restarted, or tmux ended"
         else:
             return False
-        _conclude(run, runs.unstarted_outcome(plan, status, message))
+        _conclude(run, runs.outcome(plan, status, message))
     return True
 
 
@@ -113,22 +118,11 @@ def finalise(run: RunLayout) -> None:
         from fcctl_remote.probe import docker
 
         docker.remove(run.run_id, os.environ)
-    _conclude(run, _outcome(run, plan, state, message, restarted))
-
-
-def _outcome(
-    run: RunLayout, plan: wire.RunPlan, state: runs.State | None, message: str, restarted: bool
-) -> wire.Outcome:
-    outcome = runs.unstarted_outcome(plan, "lost", message)
-    if state is None:
-        return outcome
-    outcome.started = state.started or outcome.started
-    outcome.host = state.host
-    steps = list(state.steps)
-    if len(steps) < len(plan.steps) and state.summary.step == plan.steps[len(steps)].id:
-        steps.append(_interrupted(run, plan.steps[len(steps)], state, restarted))
-    outcome.steps = steps + runs.skipped(plan.steps[len(steps) :])
-    return outcome
+    if state is not None:
+        due = plan.steps[len(state.steps) :]
+        if due and due[0].id == state.summary.step:
+            state.steps.append(_interrupted(run, due[0], state, restarted))
+    _conclude(run, runs.outcome(plan, "lost", message, state))
 
 
 def _interrupted(run: RunLayout, spec: wire.StepSpec, state: runs.State, restarted: bool) -> wire.StepResult:

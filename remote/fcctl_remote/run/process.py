@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import IS_LINUX
@@ -82,34 +82,28 @@ class ProcessExit(Record):
     immortal: int = 0  # processes that not even SIGKILL ended
 
 
-class Command(Record):
-    argv: list[str]
-    cwd: str
-    env: Mapping[str, str]
-    log: str
-    timeout_s: float
-    secrets: list[str] = field(default_factory=list)  # masked in the log
-
-
 class StepProcess:
     """One attempt at a step. The caller has no other child processes meanwhile."""
 
-    def __init__(self, command: Command, signals: Signals) -> None:
-        self.command = command
+    def __init__(
+        self, argv: Sequence[str], cwd: str, env: Mapping[str, str], log: str, timeout_s: float, signals: Signals,
+        secrets: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """``secrets`` are masked in the log."""
+        self.timeout_s = timeout_s
         self.signals = signals
         import subprocess  # slow, and the agent starts none
 
         self._statuses: dict[int, int] = {}
         self._sessions: dict[int, str | None] = {}  # without /proc: sessions of its processes -> start of the leader
         self._note_at = 0.0
-        fd = files.open_own(command.log, os.O_WRONLY | os.O_APPEND)
-        self._masked = MaskedLog(fd, command.secrets) if command.secrets else None
+        fd = files.open_own(log, os.O_WRONLY | os.O_APPEND)
+        self._masked = MaskedLog(fd, secrets) if secrets else None
         out = self._masked.fd if self._masked else fd
         try:
             self._popen = subprocess.Popen(
-                command.argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=command.cwd, env=dict(command.env),
-                start_new_session=True,
-            )  # fmt: skip
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=dict(env), start_new_session=True
+            )
         finally:
             os.close(fd)
             if self._masked is not None:
@@ -125,7 +119,7 @@ class StepProcess:
         ``stop`` returns why the step must end now, else None; ``idle`` is called several times a second; ``grace_s``
         returns the seconds between SIGTERM and SIGKILL.
         """
-        deadline = time.monotonic() + self.command.timeout_s
+        deadline = time.monotonic() + self.timeout_s
         how = "exited"
         while self._children() and self.pid not in self._statuses:
             reason = stop() or ("timed_out" if time.monotonic() >= deadline else None)

@@ -1,4 +1,5 @@
-"""The state of a run as its folder tells it, for any process: whether it has begun, is live, or has ended."""
+"""The state of a run as its folder tells it, for any process: whether it has begun, is live, or has ended; and
+``events.jsonl``, its append-only log."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.processes import ends_with
-from fcctl_remote.base.text import tail
+from fcctl_remote.base.text import new_lines, tail
 from fcctl_remote.record import Any, Record, field
 
 HEARTBEAT_S = 2.0
+#: No event is as long, bytes.
+MAX_LINE_BYTES = 512 * 1024
 
 #: Exit code of a run for each ending; the controller's table is the same.
 EXIT_CODES = {
@@ -198,21 +201,74 @@ def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskRese
     reserve.write(lambda: files.write_atomic(run.outcome, data))
 
 
-def skipped(steps: list[wire.StepSpec]) -> list[wire.StepResult]:
-    return [wire.StepResult(step.id, "skipped", activity=step.activity) for step in steps]
-
-
-def unstarted_outcome(plan: wire.RunPlan, status: str, message: str) -> wire.Outcome:
-    """The ending of a run of which no step ran."""
+def outcome(plan: wire.RunPlan, status: str, message: str | None, state: State | None = None) -> wire.Outcome:
+    """The ending of a run; without ``state`` of one that never began. Steps that it does not have are skipped."""
     now = time.time()
+    steps = state.steps if state is not None else []
+    rest = [wire.StepResult(step.id, "skipped", activity=step.activity) for step in plan.steps[len(steps) :]]
     return wire.Outcome(
         run_id=plan.run_id,
         job=plan.job,
         status=status,
         exit_code=EXIT_CODES[status],
-        started=now,
+        started=(state.started if state is not None else 0.0) or now,
         finished=now,
-        steps=skipped(plan.steps),
+        steps=steps + rest,
+        host=state.host if state is not None else {},
         message=message,
         tree_sha256=plan.tree_sha256,
     )
+
+
+class EventLog:
+    """Appends events; one process at a time writes, the one that holds the supervisor's lock."""
+
+    def __init__(self, path: str, reserve: files.DiskReserve) -> None:
+        self.path = path
+        self.reserve = reserve
+        self.seq = self._mend()
+
+    def _mend(self) -> int:
+        """The number of the next event. A half line of a killed writer is ended, and counts."""
+        data = tail(self.path, MAX_LINE_BYTES)
+        if data and not data.endswith(b"\n"):
+            files.append_line(self.path, b"")
+        lines = data.split(b"\n")
+        bad = 0
+        for line in reversed(lines if lines[-1] else lines[:-1]):
+            event = _event(line)
+            if event is not None:
+                return event.seq + 1 + bad
+            bad += 1
+        return bad
+
+    def append(self, kind: str, data: dict[str, Any], durable: bool = False, spare_reserve: bool = False) -> wire.Event:
+        """Write one event. A full disk costs the run's reserve, unless ``spare_reserve``. Raises DiskFull: not even the
+        reserve made room."""
+        event = wire.Event(self.seq, time.time(), kind, data)
+        line = files.to_json(wire.encode(event))
+        self.reserve.write(lambda: files.append_line(self.path, line), spare=spare_reserve)
+        self.seq += 1
+        if durable:
+            self._sync()
+        return event
+
+    def _sync(self) -> None:
+        with files.closing(files.open_plain(self.path)) as fd:
+            files.flush(fd)
+        files.sync_folder(os.path.dirname(self.path))
+
+
+def read_events(path: str, offset: int, most_bytes: int) -> tuple[list[wire.Event], int]:
+    """The whole events after byte ``offset``, and the offset that follows them."""
+    lines, offset = new_lines(path, offset, most_bytes)
+    return [event for event in map(_event, lines) if event is not None], offset
+
+
+def _event(line: bytes) -> wire.Event | None:
+    if not line:
+        return None
+    try:
+        return wire.decode(wire.Event, files.parse_json(line))
+    except ValueError:
+        return None  # the half line of a killed writer

@@ -6,17 +6,15 @@ import os
 import sys
 import time
 
-from fcctl_remote import wire
+from fcctl_remote import gates, wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import one_line
-from fcctl_remote.gates import effect
 from fcctl_remote.run import environment, lost, secrets
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.attempt import StepRun
-from fcctl_remote.run.control import RunControl
+from fcctl_remote.run.control import HostLock, RunControl
 from fcctl_remote.run.process import Signals, become_subreaper
-from fcctl_remote.run.queue import HostLock
 
 #: A process that asks whether the lock is free holds it for an instant, longer on a busy machine. Less than
 #: :data:`fcctl_remote.run.lost.START_PATIENCE_S`, after which others take the run for lost.
@@ -125,9 +123,9 @@ class Supervisor(RunControl):
         if self.reserve.spent:
             self._give_up("the host's disk is full: results of step '%s' may be incomplete" % spec.id)
             return False
-        if effect.goes_on(spec, result):
+        if gates.goes_on(spec, result):
             return True
-        if result.status == "unavailable" and effect.incomplete([result]) is not None:
+        if result.status == "unavailable" and gates.incomplete([result]) is not None:
             return False  # nothing failed; _finish names the gate
         first = (result.message or result.status).split("\n", 1)[0]
         self.failure = self.failure or "step '%s': %s" % (spec.id, first)
@@ -139,13 +137,9 @@ class Supervisor(RunControl):
         if self.ending is None and self.failure is not None:
             self.ending, self.message = "failed", self.failure
         elif self.ending is None:
-            self.message = effect.incomplete([*(step.result for step in self.plan.adopted), *state.steps])
+            self.message = gates.incomplete([*(step.result for step in self.plan.adopted), *state.steps])
             self.ending = "passed" if self.message is None else "incomplete"
-        outcome = runs.unstarted_outcome(self.plan, self.ending, self.message or "")
-        outcome.message = self.message
-        outcome.started = state.started or outcome.started
-        outcome.host = state.host
-        outcome.steps = state.steps + runs.skipped(self.plan.steps[len(state.steps) :])
+        outcome = runs.outcome(self.plan, self.ending, self.message, state)
         lost.conclude(self.run, outcome, self.events)
         self.mirror.note("%s%s" % (outcome.status, ": " + self.message if self.message else ""))
         self.queue.leave()

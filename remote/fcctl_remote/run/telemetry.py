@@ -13,11 +13,11 @@ import time
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import read_text, which
 from fcctl_remote.base.layout import Layout, RunLayout
-from fcctl_remote.probe.gpu import throttle_reasons
+from fcctl_remote.base.text import TerminalMirror
+from fcctl_remote.probe.gpu import number, throttle_reasons
 from fcctl_remote.record import Any
 from fcctl_remote.run import lost
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.mirror import TerminalMirror
 
 SAMPLE_S = 1.0
 #: How soon after the run's end the window closes, seconds.
@@ -39,8 +39,8 @@ THROTTLE_FIELDS = ("clocks_throttle_reasons.active", "clocks_event_reasons.activ
 def telemetry(layout: Layout, run_id: str) -> int:
     """Measure until the run has an outcome, writing that outcome ourselves if the supervisor dies."""
     run = layout.run(run_id)
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # tmux dying is no reason to stop watching
+    for ignored in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(ignored, lambda *_: None)  # tmux dying is no reason to stop watching
     mirror = TerminalMirror(1)
     source = new_source()
     began = time.monotonic()
@@ -247,14 +247,6 @@ def parse_gpu(line: str) -> dict[str, Any] | None:
         return None
     gpu: dict[str, Any] = {"index": int(words[0]), "name": words[1]}
     for position, (name, _) in enumerate(GPU_FIELDS[2:], start=2):
-        gpu[name] = _number(words[position])
+        gpu[name] = number(words[position])
     gpu["throttle"] = throttle_reasons(words[-1])
     return gpu
-
-
-def _number(word: str) -> float | None:
-    try:
-        value = float(word)
-    except ValueError:
-        return None
-    return int(value) if value.is_integer() else value

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, AbstractSet, Iterable, List, Optional, Sequence, Tuple
 
 from fcctl_tune.errors import TuneError
-from fcctl_tune.search.records import TrialRecord, ranked
+from fcctl_tune.search.records import Trial, TrialRecord, ranked
 from fcctl_tune.search.space import Params, Space
 
 if TYPE_CHECKING:
@@ -71,13 +71,7 @@ class History:
         return next((one for one in self.space.configurations(rng) if self.is_new(one)), None)
 
 
-@dataclass(frozen=True)
-class Proposal:
-    params: Params
-    source: str  # for people: random, mutation of 12, ..
-
-
-def propose(strategy: str, history: History, rng: random.Random, elites: int = 6) -> Optional[Proposal]:
+def propose(strategy: str, history: History, rng: random.Random, elites: int = 6) -> Optional[Trial]:
     """An untried configuration; None when none is left. ``elites``: how many of the best are parents in evolution."""
     if strategy == "evolution":
         return _evolution(history, rng, elites)
@@ -85,22 +79,17 @@ def propose(strategy: str, history: History, rng: random.Random, elites: int = 6
         space = history.space
         all_of_it = space.all if space.is_counted else space.configurations()
         one = next((one for one in all_of_it if history.is_new(one)), None)
-        return Proposal(dict(one), "in order") if one is not None else None
+        return Trial(history.number, dict(one), "in order") if one is not None else None
     return _random(history, rng)
 
 
-def learns(strategy: str) -> bool:
-    """Whether results change its proposals."""
-    return strategy == "evolution"
-
-
-def _random(history: History, rng: random.Random) -> Optional[Proposal]:
+def _random(history: History, rng: random.Random) -> Optional[Trial]:
     """Without replacement: the control."""
     one = history.untried(rng)
-    return Proposal(one, "random") if one is not None else None
+    return Trial(history.number, one, "random") if one is not None else None
 
 
-def _evolution(history: History, rng: random.Random, elites: int) -> Optional[Proposal]:
+def _evolution(history: History, rng: random.Random, elites: int) -> Optional[Trial]:
     """Offspring of the ``elites`` best so far.
 
     A first part of the budget is spread over the space. Then each proposal is the best untried one by the surrogate
@@ -118,7 +107,7 @@ def _evolution(history: History, rng: random.Random, elites: int) -> Optional[Pr
     return candidates[scores.index(max(scores))]
 
 
-def _spread(history: History, rng: random.Random) -> Optional[Proposal]:
+def _spread(history: History, rng: random.Random) -> Optional[Trial]:
     """Of a few random ones, that with the least tried values."""
     seen = Counter(
         (name, params[name])
@@ -128,33 +117,33 @@ def _spread(history: History, rng: random.Random) -> Optional[Proposal]:
     few = [one for one in (history.untried(rng) for _ in range(SPREAD_OF)) if one is not None]
     if not few:
         return None
-    return Proposal(min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
+    return Trial(history.number, min(few, key=lambda one: sum(seen[item] for item in one.items())), "spread")
 
 
-def _candidates(history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Proposal]:
+def _candidates(history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Iterable[Trial]:
     """Legal and untried configurations."""
     size = history.space.size
     if size is not None and size - len(history.tried) <= CANDIDATES:
-        yield from (Proposal(dict(one), "surrogate") for one in history.space.all if history.is_new(one))
+        yield from (Trial(history.number, dict(one), "surrogate") for one in history.space.all if history.is_new(one))
         return
     for _ in range(CHILDREN):
-        child = _offspring(history.space, parents, rng)
+        child = _offspring(history, parents, rng)
         if child.params in history.space and history.is_new(child.params):
             yield child
     for _ in range(STRANGERS):
         one = history.untried(rng)
         if one is not None:
-            yield Proposal(one, "stranger")
+            yield Trial(history.number, one, "stranger")
 
 
-def _offspring(space: Space, parents: Sequence[TrialRecord], rng: random.Random) -> Proposal:
+def _offspring(history: History, parents: Sequence[TrialRecord], rng: random.Random) -> Trial:
     """A child of one or two of ``parents``, with up to three values changed."""
-    first, second = rng.choice(parents), rng.choice(parents)
+    space, first, second = history.space, rng.choice(parents), rng.choice(parents)
     child = {name: rng.choice((first, second)).params[name] for name in space.names}
     for parameter in rng.sample(space.parameters, min(rng.randrange(first is second, 4), len(space.parameters))):
         child[parameter.name] = rng.choice(parameter.values)
     source = f"of {first.number}" if first is second else f"of {first.number} and {second.number}"
-    return Proposal(child, source)
+    return Trial(history.number, child, source)
 
 
 def spread(budget: int) -> int:

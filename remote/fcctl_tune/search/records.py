@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from fcctl_tune.search.space import Params, Space, Value, render
+from fcctl_tune.search.space import Params, Value, render
 from fcctl_tune.search.spec import Spec
 
 SCHEMA_VERSION = 1
@@ -143,24 +143,6 @@ _FIRST = ("trial", "state", "value", "rung", "reason", "source")
 _LAST = ("build_s", "check_s", "bench_s", "gpu", "worker")
 
 
-def log_csv(space: Space, records: Sequence[TrialRecord], cases: Sequence[str] = ()) -> str:
-    """``tune_log.csv``: a line for each trial, with its times and the default's in the metric's unit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_FIRST, *space.names, *_of("time", cases), *_of("default", cases), *_LAST])
-    for r in sorted(records, key=lambda r: r.number):
-        first = [str(r.number), r.state, _figure(r.value), str(r.rung), _line(r.reason), _line(r.source)]
-        chosen = [_cell(r.params.get(name, "")) for name in space.names]
-        times = [_figure(several.get(case)) for several in (r.per_case, r.base) for case in cases]
-        took = [_figure(r.seconds.get(phase)) for phase in PHASES]
-        writer.writerow([*first, *chosen, *times, *took, _line(r.gpu), _line(r.worker)])
-    return text.getvalue()
-
-
-def _of(what: str, cases: Sequence[str]) -> List[str]:
-    return [f"{what}:{case}" for case in cases]
-
-
 def _figure(value: Optional[float]) -> str:
     return "" if value is None else f"{value:.6g}"
 
@@ -213,15 +195,14 @@ class Summary:
             "kind": "tuning", "schema_version": SCHEMA_VERSION,
             "tune": self.spec.tune, "title": self.spec.title,
             "search": {
-                "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
-                "space": {"size": space.size, "product": space.product, **space.outline()},
+                **self._search(), "space": {"size": space.size, "product": space.product, **space.outline()},
             },
             "metric": {
                 "unit": metric.unit, "direction": metric.direction, "cases": list(self.spec.cases),
                 "held_out": list(self.spec.held_out),
             },
             "summary": {
-                "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
+                **self._counts(),
                 "seconds": {k: math.fsum(r.seconds.get(k, 0.0) for r in self.records) for k in PHASES},
             },
             "default": default.to_dict() if default else {"number": 0, "params": space.default},
@@ -234,18 +215,32 @@ class Summary:
 
     def control(self) -> Dict[str, Any]:
         """This search as a control of another: its strategy, states and curve."""
+        return {**self._search(), **self._counts(), "curve": best_so_far(self.records)}
+
+    def _search(self) -> Dict[str, Any]:
+        return {"strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended}
+
+    def _counts(self) -> Dict[str, Any]:
+        counts, best = Counter(r.state for r in self.records), min(map(standing, self.records), default=math.inf)
         return {
-            "strategy": self.strategy, "seed": self.seed, "budget": self.spec.trials, "ended": self.ended,
-            "trials": len(self.records), "states": self._states(), "best": best_of(self.records),
-            "curve": best_so_far(self.records),
+            "trials": len(self.records), "states": {state: counts[state] for state in STATES if counts[state]},
+            "best": best if best < math.inf else None,
         }  # fmt: skip
 
     def log_csv(self) -> str:
-        return log_csv(self.spec.known_space, self.records, self.spec.cases)
-
-    def _states(self) -> Dict[str, int]:
-        counts = Counter(r.state for r in self.records)
-        return {state: counts[state] for state in STATES if counts[state]}
+        """``tune_log.csv``: a line for each trial, with its times and the default's in the metric's unit."""
+        names, cases = self.spec.known_space.names, self.spec.cases
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        timed = [f"{what}:{case}" for what in ("time", "default") for case in cases]
+        writer.writerow([*_FIRST, *names, *timed, *_LAST])
+        for r in sorted(self.records, key=lambda r: r.number):
+            first = [str(r.number), r.state, _figure(r.value), str(r.rung), _line(r.reason), _line(r.source)]
+            chosen = [_cell(r.params.get(name, "")) for name in names]
+            times = [_figure(several.get(case)) for several in (r.per_case, r.base) for case in cases]
+            took = [_figure(r.seconds.get(phase)) for phase in PHASES]
+            writer.writerow([*first, *chosen, *times, *took, _line(r.gpu), _line(r.worker)])
+        return text.getvalue()
 
     def _elite(self, rank: int, record: TrialRecord) -> Dict[str, Any]:
         return {"rank": rank, "trial": record.number, "key": self.spec.known_space.key(record.params),
@@ -261,8 +256,3 @@ def topk(document: Mapping[str, Any]) -> Dict[str, Any]:
     """``topk.json``: the elites of the ``tuning`` document, with the default."""
     keys = ("tune", "title", "gpu", "machine", "metric", "default", "elites", "final", "complete")
     return {key: document[key] for key in keys if key in document}
-
-
-def best_of(records: Sequence[TrialRecord]) -> Optional[float]:
-    """The least :func:`standing`; None without a timed trial."""
-    return min((standing(r) for r in records if r.is_timed), default=None)

@@ -60,12 +60,12 @@ class Parameter:
         """Whether a value lies between two others: three numbers or more."""
         return len(self.values) > 2 and not isinstance(self.values[0], (bool, str))
 
-    def find(self, value: Any) -> Value:
-        """The parameter's own value that equals ``value``. Raises: KeyError."""
+    def find(self, value: Any, where: str) -> Value:
+        """The parameter's own value that equals ``value``. Raises: SpecError."""
         for own in self.values:
             if own == value and isinstance(own, bool) == isinstance(value, bool):
                 return own
-        raise KeyError(value)
+        raise SpecError(where, f"{self.name}={shown(value)} is not one of its values {shown(self.values)}")
 
     @classmethod
     def from_dict(cls, name: Any, entry: Any, where: str) -> Parameter:
@@ -84,13 +84,8 @@ class Parameter:
                 raise SpecError(where, f"has {', '.join(unknown) or 'no values'}; its keys are values and default")
             fixed, entry = entry.get("default"), entry["values"]
         values = _values(entry if isinstance(entry, (list, tuple)) else [entry], where)
-        parameter = cls(name, values, values[0])
-        if fixed is None:
-            return parameter
-        try:
-            return cls(name, values, parameter.find(fixed))
-        except KeyError:
-            raise SpecError(where + ".default", f"{shown(fixed)} is not one of its values {shown(values)}") from None
+        first = cls(name, values, values[0])
+        return first if fixed is None else cls(name, values, first.find(fixed, where + ".default"))
 
     def as_dict(self) -> Dict[str, Any]:
         return {"values": list(self.values), "default": self.default}
@@ -153,16 +148,6 @@ class Constraint:
         except gates.NoValue:
             return False
 
-    def fault(self, params: Mapping[str, Value]) -> str:
-        """Why it is no condition; empty if it is one."""
-        try:
-            verdict = gates.value(self.node, params)
-        except gates.NoValue as error:
-            return f"{self.expr}: {error}"
-        if isinstance(verdict, bool):
-            return ""
-        return f"{self.expr} is {shown(verdict)} for the default configuration, which is not true or false"
-
 
 @dataclass(frozen=True)
 class Space:
@@ -207,30 +192,14 @@ class Space:
         return cls(parameters, (), tuple(listed), first)
 
     def _tuple(self, params: Any, where: str) -> Tuple[Value, ...]:
-        if not isinstance(params, Mapping) or set(params) != {p.name for p in self.parameters}:
-            raise SpecError(where, f"must give each parameter a value: {', '.join(p.name for p in self.parameters)}")
-        values = []
-        for p in self.parameters:
-            try:
-                values.append(p.find(params[p.name]))
-            except KeyError:
-                problem = f"{p.name}={shown(params[p.name])} is not one of its values {shown(p.values)}"
-                raise SpecError(where, problem) from None
-        return tuple(values)
+        if not isinstance(params, Mapping) or set(params) != set(self.names):
+            raise SpecError(where, f"must give each parameter a value: {', '.join(self.names)}")
+        return tuple(p.find(params[p.name], where) for p in self.parameters)
 
     def outline(self) -> Dict[str, Any]:
         """Parameters and constraints, without a listing of configurations."""
         named = {p.name: p.as_dict() for p in self.parameters}
         return {"parameters": named, "constraints": [c.expr for c in self.constraints]}
-
-    def to_dict(self) -> Dict[str, Any]:
-        """The argument of :meth:`from_dict` for the same space."""
-        entry = self.outline()
-        if self.listed is not None:
-            del entry["constraints"]
-            entry["configurations"] = [self._params(one) for one in self.listed]
-            entry["default"] = self.default
-        return entry
 
     @cached_property
     def names(self) -> Tuple[str, ...]:
@@ -336,7 +305,13 @@ def _check_default(space: Space) -> None:
     if space.listed is not None:
         raise SpecError("default", f"{space.key(default)} is not one of the listed configurations")
     at, broken = next((i, c) for i, c in enumerate(space.constraints) if not c.holds(default))
-    problem = broken.fault(default) or f"the default, {space.key(default)}, violates {broken.expr}"
+    try:
+        verdict = gates.value(broken.node, default)
+        problem = f"the default, {space.key(default)}, violates {broken.expr}"
+        if verdict is not False:
+            problem = f"{broken.expr} is {shown(verdict)} for the default configuration, which is not true or false"
+    except gates.NoValue as error:
+        problem = f"{broken.expr}: {error}"
     raise SpecError(f"constraints[{at}]", problem)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 import re
@@ -73,7 +72,8 @@ class Spec:
     timeouts: Timeouts = Timeouts()
     trials: int = 128
     elites: int = 6
-    adopt: str = ""
+    #: What :meth:`from_dict` read.
+    entry: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_dict(cls, entry: Any) -> Spec:
@@ -106,7 +106,7 @@ class Spec:
             timeouts=_timeouts(entry.get("timeouts")),
             trials=trials,
             elites=_count(entry, "elites", min(6, trials), trials),
-            adopt=_plain(entry, "adopt"),
+            entry=dict(entry),
         )
         _agree(spec)
         return spec
@@ -117,14 +117,14 @@ class Spec:
             raise SpecError(
                 "space", 'the command must print {"parameters": {...}, "configurations": [...], "default": {...}}'
             )
-        _known(listing, ("parameters", "configurations", "constraints", "default"), "space.")
-        spec = dataclasses.replace(self, space=Space.from_dict(listing))
-        _agree(spec)
-        return spec
+        keys = ("parameters", "configurations", "constraints", "default")
+        _known(listing, keys, "space.")
+        own = {key: value for key, value in self.entry.items() if key not in ("space", *keys)}
+        return Spec.from_dict({**own, **listing})
 
     def narrowed(self, trials: Optional[int], elites: Optional[int], cases: Sequence[str]) -> Spec:
         """With the numbers and cases of a command line; searched cases are not held out. Raises: SpecError."""
-        entry = self.to_dict()
+        entry = dict(self.entry)
         if trials is not None:
             entry.update(trials=trials, elites=min(self.elites, trials))
         if elites is not None:
@@ -140,26 +140,10 @@ class Spec:
             raise SpecError("space", "its command has not run yet")
         return self.space
 
-    def to_dict(self) -> Dict[str, Any]:
-        """The argument of :meth:`from_dict` for the same spec."""
-        entry: Dict[str, Any] = {"tune": self.tune, "title": self.title}
-        entry.update({"space": self.space_command} if self.space is None else self.space.to_dict())
-        entry["env"] = dict(self.env)
-        if self.build is not None:
-            entry.update({"build": self.build.run, "collect": _collected(self.build), "gates": _gated(self.build)})
-        if self.check is not None:
-            entry["check"] = {"run": self.check.run, "collect": _collected(self.check), "gates": _gated(self.check)}
-        entry.update({"serve": self.serve} if self.serve else {"bench": self.bench})
-        entry["metric"] = {k: v for k, v in dataclasses.asdict(self.metric).items() if v}
-        entry.update({"cases": list(self.cases), "held_out": list(self.held_out)})
-        entry["timeouts"] = dataclasses.asdict(self.timeouts)
-        entry.update({"trials": self.trials, "elites": self.elites, "adopt": self.adopt})
-        return entry
-
 
 _KEYS = (
     "tune", "title", "parameters", "constraints", "configurations", "default", "space", "env", "build", "collect",
-    "gates", "check", "bench", "serve", "metric", "cases", "held_out", "timeouts", "trials", "elites", "adopt",
+    "gates", "check", "bench", "serve", "metric", "cases", "held_out", "timeouts", "trials", "elites",
 )  # fmt: skip
 
 
@@ -366,11 +350,3 @@ def _metric(value: Any, served: bool) -> Metric:
     reader = _reader(entry.get("reader"), "metric.reader")
     expression = _expression(entry.get("value"), "metric.value", (READERS[reader],))
     return Metric(expression, reader, _file(entry.get("file"), "metric.file"), unit, direction)
-
-
-def _collected(stage: Stage) -> Any:
-    return [{"reader": c.reader, "file": c.file} for c in stage.collect]
-
-
-def _gated(stage: Stage) -> Any:
-    return [{k: v for k, v in (("expr", g.expr), ("when", g.when), ("hint", g.hint)) if v} for g in stage.gates]

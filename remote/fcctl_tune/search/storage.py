@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from typing import Any, Dict, List
@@ -32,27 +31,22 @@ class Journal(JournalFileBackend):
         path = self.path
         try:
             files.make_folders(folder)
-            self._held = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            held = files.try_lock(path + ".lock")
+            if held is None:
+                holder = files.read_plain(path + ".lock", 32).decode("ascii", "replace").strip()
+                who = f"process {holder}" if holder.isdigit() else "another process"
+                raise StudyLocked(f"{who} uses {path}", "wait until that process ends, or end it")
             with contextlib.ExitStack() as ending:
-                ending.callback(os.close, self._held)
-                self._take()
+                ending.callback(os.close, held)
+                os.ftruncate(held, 0)
+                os.pwrite(held, b"%d\n" % os.getpid(), 0)
                 self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
                 ending.callback(os.close, self._fd)
                 files.sync_folder(folder)
                 self._repair()
-                ending.pop_all()
+                self._ending = ending.pop_all()
         except OSError as error:
             raise TuneError(f"{path} cannot be opened: {error.strerror}") from None
-
-    def _take(self) -> None:
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._held, 20).decode("ascii", "replace").strip()
-            who = f"process {holder}" if holder.isdigit() else "another process"
-            raise StudyLocked(f"{who} uses {self.path}", "wait until that process ends, or end it") from None
-        os.ftruncate(self._held, 0)
-        os.pwrite(self._held, b"%d\n" % os.getpid(), 0)
 
     def _repair(self) -> None:
         """Cut off what follows the last whole line. Raises: TuneError, if whole lines follow a broken one."""
@@ -82,8 +76,7 @@ class Journal(JournalFileBackend):
         files.flush(self._fd)
 
     def close(self) -> None:
-        os.close(self._fd)
-        os.close(self._held)
+        self._ending.close()
 
 
 def _is_operation(line: bytes) -> bool:

@@ -62,8 +62,7 @@ class Study:
             raise
 
     def _identify(self, path: str) -> None:
-        entry = self.spec.to_dict()
-        text = json.dumps([entry.get(key) for key in _IDENTITY], sort_keys=True)
+        text = json.dumps([self.spec.entry.get(key) for key in _IDENTITY], sort_keys=True)
         mine = {"spec": hashlib.sha256(text.encode()).hexdigest(), "strategy": self.strategy, "seed": self.seed}
         stored = self._study.user_attrs.get(NAME)
         if stored is None:
@@ -108,21 +107,20 @@ class Study:
         if number >= self.spec.trials:
             self.ended = "budget"
             return None
-        proposal = self._proposed(number)
-        if proposal is None:
+        trial = self._proposed(number)
+        if trial is None:
             self.ended = "exhausted"
             return None
-        asked = self._begun(proposal)  # after a power cut it may be asked for again
-        trial = Trial(asked.number, proposal.params, proposal.source)
-        self._asked[trial.number], self._live[trial.number] = trial, asked
+        live = self._begun(trial)  # after a power cut it may be asked for again
+        self._asked[trial.number], self._live[trial.number] = trial, live
         self._tried.add(self.space.key(trial.params))
         return trial
 
-    def _begun(self, proposal: search.Proposal) -> optuna.trial.Trial:
+    def _begun(self, trial: Trial) -> optuna.trial.Trial:
         """Optuna's ``enqueue_trial`` and ``ask`` in one line of the journal, instead of one for each parameter."""
         import optuna
 
-        params, source = dict(proposal.params), {"source": proposal.source}
+        params, source = dict(trial.params), {"source": trial.source}
         running = optuna.trial.create_trial(
             state=optuna.trial.TrialState.RUNNING, params=params, distributions=self._distributions, user_attrs=source,
             system_attrs={"fixed_params": params},
@@ -135,9 +133,9 @@ class Study:
 
         return optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - Optuna has no other way
 
-    def _proposed(self, number: int) -> Optional[search.Proposal]:
+    def _proposed(self, number: int) -> Optional[Trial]:
         if number == 0:
-            return search.Proposal(self.space.default, "default")
+            return Trial(0, self.space.default, "default")
         records = tuple(self._known[n] for n in sorted(self._known))
         pending = tuple(self._asked[n].params for n in sorted(self._asked))
         history = search.History(self.space, records, pending, self._tried, self.spec.trials)
@@ -172,7 +170,7 @@ class Study:
     @property
     def learns(self) -> bool:
         """Whether records change the proposals."""
-        return search.learns(self.strategy)
+        return self.strategy == "evolution"
 
     def summary(self) -> Summary:
         """The search so far, for its documents."""

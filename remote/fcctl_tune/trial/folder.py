@@ -147,13 +147,11 @@ class TrialDirectory:
             known = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(known.st_mode):
                 self._link(inner, _followed(inner, entry.path))
-            elif not self._is_copied(entry.path, known) or not self._copy(inner, entry.path, known):
+                return
+            fits = stat.S_ISREG(known.st_mode) and known.st_size <= min(COPIED_BYTES, COPIED_IN_ALL - self._copied)
+            is_program = known.st_mode & 0o111 and not _is_script(entry.path)
+            if not fits or is_program or not self._copy(inner, entry.path, known):
                 self._share(inner, entry.path, known)
-
-    def _is_copied(self, path: str, known: os.stat_result) -> bool:
-        if not stat.S_ISREG(known.st_mode) or known.st_size > min(COPIED_BYTES, COPIED_IN_ALL - self._copied):
-            return False
-        return not known.st_mode & 0o111 or _is_script(path)
 
     def _copy(self, inner: str, path: str, known: os.stat_result) -> bool:
         place = self._clear(inner)

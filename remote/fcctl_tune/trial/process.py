@@ -46,13 +46,6 @@ _PREPARE = (
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True)
-class Limits:
-    timeout_s: float
-    output_bytes: int = OUTPUT_BYTES
-    memory_bytes: Optional[int] = None  # resident, of all its processes together; None: half of what there is
-
-
 @dataclass
 class Outcome:
     exit_code: int  # as a shell shows it: 128 + n for a command that signal n ended
@@ -87,12 +80,12 @@ class Running:
     """A shell command that was started, with all its descendants."""
 
     def __init__(
-        self, text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, pipes: bool = False,
+        self, text: str, env: Mapping[str, str], cwd: str, log: str, pipes: bool = False,
         yields: bool = False,
     ) -> None:  # fmt: skip
         """Start ``text`` under ``bash -eo pipefail``, with its stderr, and unless ``pipes`` its stdout, in ``log``, and
         with a lower priority if it ``yields``. Raises: OSError: no bash, no such folder, too many processes."""
-        self.log, self.limits = log, limits
+        self.log = log
         self.started = time.monotonic()
         mark = uuid.uuid4().hex
         self._marker = ("%s=%s" % (MARK, mark)).encode()
@@ -115,7 +108,7 @@ class Running:
         if yields:
             _yield(self.pid)
         self._pidfd = _pidfd(self.pid)
-        self._memory = limits.memory_bytes if limits.memory_bytes is not None else memory_bytes() // 2
+        self._memory = memory_bytes() // 2
         self._look_at = 0.0
 
     @property
@@ -142,7 +135,7 @@ class Running:
             return None
         self._look_at = now + LOOK_S
         with contextlib.suppress(OSError):
-            if os.stat(self.log).st_size > self.limits.output_bytes:
+            if os.stat(self.log).st_size > OUTPUT_BYTES:
                 return "output"
         return "memory" if resident_bytes(self.pid) > self._memory else None
 
@@ -187,10 +180,10 @@ def _yield(leader: int) -> None:
         os.setpriority(os.PRIO_PGRP, leader, min(LAST, os.getpriority(os.PRIO_PROCESS, 0) + YIELDING))
 
 
-def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, yields: bool = False) -> Outcome:
+def run(text: str, env: Mapping[str, str], cwd: str, log: str, timeout_s: float, yields: bool = False) -> Outcome:
     """Run a shell command with its output in ``log``, and end all its processes. Raises: OSError, at its start."""
-    running = Running(text, env, cwd, log, limits, yields=yields)
-    deadline = running.started + limits.timeout_s
+    running = Running(text, env, cwd, log, yields=yields)
+    deadline = running.started + timeout_s
     how = "exited"
     while not running.ended:
         now = time.monotonic()
@@ -199,7 +192,7 @@ def run(text: str, env: Mapping[str, str], cwd: str, log: str, limits: Limits, y
             how = excess
             break
         running.nap(min(LOOK_S, deadline - now))
-    if how == "exited" and size_of(log) > limits.output_bytes:
+    if how == "exited" and size_of(log) > OUTPUT_BYTES:
         how = "output"  # the limit of files ended it
     seconds = time.monotonic() - running.started
     if how != "exited" or (may_have_strays() and running.has_descendants):

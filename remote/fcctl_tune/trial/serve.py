@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from fcctl_remote.base.text import last_lines, one_line, tail
 from fcctl_remote.run.secrets import masked, values_in
 from fcctl_tune.errors import Failed, TuneError
-from fcctl_tune.trial.process import LOOK_S, TOOK, Limits, Running, described
+from fcctl_tune.trial.process import LOOK_S, TOOK, Running, described
 
 #: Bytes of a reply.
 MAX_REPLY = 4 * 1024 * 1024
@@ -56,7 +56,7 @@ class Process:
         self, command: str, env: Mapping[str, str], cwd: str, log: str, warm: Optional[Tuple[Mapping[str, Any], float]]
     ) -> None:
         """Raises: OSError."""
-        self._running = Running(command, env, cwd, log, Limits(timeout_s=0.0), pipes=True)
+        self._running = Running(command, env, cwd, log, pipes=True)
         self._secrets = values_in(env)
         stdin, stdout = self._running.popen.stdin, self._running.popen.stdout
         assert stdin is not None and stdout is not None  # noqa: S101, PT018

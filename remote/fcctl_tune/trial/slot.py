@@ -19,7 +19,6 @@ from fcctl_remote.gates import evaluate as gates
 from fcctl_tune.errors import Failed
 from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import process, reading, serve, tasks
-from fcctl_tune.trial.process import Limits
 from fcctl_tune.trial.tasks import TrialSpec
 
 #: Seconds after which the default is timed again: clocks and neighbours change.
@@ -219,7 +218,7 @@ class Slot:
         log = self.trial_spec.log(trial, "bench")
         for path in reading.present(metric.file, env, directory):
             os.unlink(path)  # an older figure
-        outcome = process.run(self.trial_spec.bench, env, directory, log, Limits(self.trial_spec.timeouts.bench))
+        outcome = process.run(self.trial_spec.bench, env, directory, log, self.trial_spec.timeouts.bench)
         if outcome.reason is not None:
             raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
         (path, *_) = reading.matching(metric.file, env, directory, log)

@@ -25,7 +25,7 @@ from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec, Stage
 from fcctl_tune.trial import process, reading
 from fcctl_tune.trial.folder import SourceDirectory, TrialDirectory, beside
-from fcctl_tune.trial.process import Limits, Outcome
+from fcctl_tune.trial.process import Outcome
 
 #: Names the files of the source that checks overwrite.
 OUTPUTS = "outputs.json"
@@ -59,7 +59,7 @@ class TrialSpec(Spec):
         cls, spec: Spec, cwd: str, folder: str, source: str = "", hidden: Tuple[str, ...] = (), seed: int = 0
     ) -> TrialSpec:
         """``seed`` is the search's."""
-        given = {**vars(spec), "space": None}
+        given = {**vars(spec), "space": None, "entry": {}}
         return cls(**given, cwd=cwd, folder=folder, source=source, hidden=hidden, seed=1 + seed)
 
     @property
@@ -143,7 +143,7 @@ def listing(trial_spec: TrialSpec, command: str) -> Any:
     env = {**process.clean_environment(os.environ), **trial_spec.env}
     log, listed = os.path.join(trial_spec.folder, "logs", "space.log"), os.path.join(trial_spec.folder, "space.json")
     env["TUNE_LISTING"] = listed
-    outcome = process.run('exec >"$TUNE_LISTING"\n' + command, env, trial_spec.cwd, log, Limits(SPACE_TIMEOUT_S))
+    outcome = process.run('exec >"$TUNE_LISTING"\n' + command, env, trial_spec.cwd, log, SPACE_TIMEOUT_S)
     if outcome.reason is not None:
         raise SpecError("space", "%s: %s" % (command, explained(outcome, log)))
     try:
@@ -205,7 +205,7 @@ def carry_out(
     with trial_spec.directory(trial, phase, [spec.file for spec in stage.collect], without) as directory:
         if phase == "check":
             reading.forget([spec.file for spec in stage.collect], env, directory.path)
-        outcome = process.run(stage.run, env, directory.path, log, Limits(timeout_s), yields)
+        outcome = process.run(stage.run, env, directory.path, log, timeout_s, yields)
         if outcome.reason is not None:
             raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
         try:
@@ -278,16 +278,12 @@ def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
     """A hash of the source in ``cwd``, kept in the file ``record`` until a file is changed or removed. New files, which
     builds leave, hidden folders and those in ``skip`` do not count."""
     known = files.read_object(record)
-    if known is not None and _unchanged(cwd, known.get("files")):
+    if known is not None and all(_facts(os.path.join(cwd, name)) == facts for name, facts in known["files"].items()):
         return str(known["identity"])
     listing = dict(_listing(cwd, skip))
     identity = hashlib.sha256(files.to_json(listing)).hexdigest()
     files.write_atomic(record, files.to_json({"identity": identity, "files": listing}), durable=False)
     return identity
-
-
-def _unchanged(cwd: str, listing: Any) -> bool:
-    return isinstance(listing, dict) and all(_facts(os.path.join(cwd, n)) == facts for n, facts in listing.items())
 
 
 def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:

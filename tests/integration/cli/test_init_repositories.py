@@ -117,10 +117,10 @@ CASES = {
         ["build"],
     ),
     "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
-    "pyproject": ({"pyproject.toml": "[project]\nname='x'\n"}, ["build"]),
-    "pytest at the top": ({"pyproject.toml": "[project]\nname='x'\n", "test_a.py": ""}, ["build", "test"]),
+    "pyproject": ({"pyproject.toml": "[build-system]\n"}, ["build"]),
+    "pytest at the top": ({"pyproject.toml": "[build-system]\n", "test_a.py": ""}, ["build", "test"]),
     "pyproject with a bench": (
-        {"pyproject.toml": "[project]\nname='x'\n", "bench.py": "", "tests/deep/a_test.py": ""},
+        {"pyproject.toml": "[build-system]\n", "bench.py": "", "tests/deep/a_test.py": ""},
         ["build", "test", "bench"],
     ),
     "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
@@ -129,7 +129,12 @@ CASES = {
         {"requirements.txt": "numpy\n", "a.cu": CUDA, "k.py": TRITON},
         ["build", "run", "python"],
     ),
-    "tests of another kind": ({"pyproject.toml": "[project]\nname='x'\n", "tests/run.sh": ""}, ["build"]),
+    "project without a package": (
+        {"pyproject.toml": "[project]\nname='x'\ndependencies = ['numpy>=1']\n", "test_a.py": ""},
+        ["build", "test"],
+    ),
+    "project and folders that build": ({"pyproject.toml": "[project]\nname='x'\n", "a.cu": CUDA}, ["build", "run"]),
+    "tests of another kind": ({"pyproject.toml": "[build-system]\n", "tests/run.sh": ""}, ["build"]),
     "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
     "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
     "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build", "run"]),
@@ -144,6 +149,27 @@ CASES = {
     "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
     "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
     "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
+    "numba, as its examples": ({"add.py": "@cuda.jit\ndef add(x): ...\nadd[8, 32](x)\n"}, ["run"]),
+    "cupy": (
+        {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
+        ["run"],
+    ),
+    "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
+    "package whose Makefile helps": (
+        {
+            "pyproject.toml": "[build-system]\n",
+            "test_x.py": "",
+            "Makefile": "help:\n\techo\nneeds:\n\tcommand -v nvcc\nbench:\n\ttrue\n",
+        },
+        ["build", "test"],
+    ),
+    "kernels and a Makefile that formats": (
+        {
+            "a.cu": CUDA,
+            "Makefile": "CLANG_FORMAT_EXTS := c cu cc\nstyle:\n\truff format .\n\tls *.cu | xargs clang-format -i\n",
+        },
+        ["build", "run"],
+    ),
     "kernels alone": ({"a.cu": KERNEL}, ["build"]),
     "just": (
         {"justfile": "default: build\n@build:\n  nvcc a.cu\ntest arg='1': build\n  ./a\n", "a.cu": CUDA},
@@ -151,7 +177,7 @@ CASES = {
     ),
     "meson": ({"meson.build": "project('p', 'cuda')\n", "a.cu": CUDA}, ["build", "test"]),
     "bazel": ({"MODULE.bazel": "", "k/a.cu": CUDA}, ["build", "test"]),
-    "nothing": ({"README": ""}, ["hello"]),
+    "nothing": ({"README": "", "a b.ipynb": ""}, ["hello"]),
 }
 
 
@@ -196,6 +222,10 @@ MAINS = {
     "streamed": ("int argc, char **argv", r'if (argc == 1) { cerr << "USAGE: " << argv[0] << " a.jpg\n"; return 1; }',
                  "a.jpg"),
     "not counted": ("int argc, char **argv", "f(argv[1]);", "ARGUMENTS"),
+    "chained": ("int argc, char **argv", "if (argc == 1) { n = 1; } else if (argc == 2) { n = 2; } else { exit(1); }",
+                None),
+    "chained, none": ("int argc, char **argv", "if (argc == 3) n = 3; else if (argc == 2) n = 2; else exit(1);",
+                      "ARGUMENTS"),
 }  # fmt: skip
 
 
@@ -249,6 +279,16 @@ def test_programs_whose_names_are_computed_run(tmp_path: Path, build: dict[str, 
 NAMED = {
     "flags": ("Makefile", "F = -O3 -arch=sm_70 -gencode arch=compute_75,code=\\\"sm_75,compute_75\\\"\n", "sed",
               "F = -O3 -arch=sm_89 -gencode arch=compute_89,code=\\\"sm_89,compute_89\\\"\n"),
+    "setup.py": ("setup.py", SETUP + "flags = ['arch=compute_80,code=sm_80']\n", "sed",
+                 SETUP + "flags = ['arch=compute_89,code=sm_89']\n"),
+    "script": ("run.py", EXTENSION.replace("flash.cu", "sm_80.cu"), "", ""),
+    "flags of a script": ("run.py", EXTENSION.replace('"flash.cu"]', '"flash.cu"], extra_cuda_cflags=["-arch=sm_75"]'),
+                          "sed",
+                          EXTENSION.replace('"flash.cu"]', '"flash.cu"], extra_cuda_cflags=["-arch=sm_89"]')),
+    "native": ("Makefile", "F = -arch=native --gpu-architecture native\nCFLAGS = -march=native\n", "sed",
+               "F = -arch=sm_89 --gpu-architecture sm_89\nCFLAGS = -march=native\n"),
+    "native in cmake": ("CMakeLists.txt", "set(CMAKE_CUDA_ARCHITECTURES native)\n", "sed",
+                        "set(CMAKE_CUDA_ARCHITECTURES 89)\n"),
     "list of cmake": ("CMakeLists.txt",
                       'set(CMAKE_CUDA_ARCHITECTURES "70;75-real;80")\nset(X CUDA_ARCHITECTURES 86 Y)\n', "sed",
                       'set(CMAKE_CUDA_ARCHITECTURES "89")\nset(X CUDA_ARCHITECTURES 89 Y)\n'),
@@ -266,13 +306,29 @@ NAMED = {
 def test_build_files_that_name_a_gpu_compile_for_the_target(
     tmp_path: Path, name: str, text: str, how: str, after: str
 ) -> None:
-    build = first_job(repository(tmp_path, {name: text, "a.cu": CUDA})).steps[0]
+    sources = {} if name == "run.py" else {"a.cu": CUDA}
+    build = first_job(repository(tmp_path, {name: text, **sources})).steps[0]
     assert how in build.run
     assert ("sed" in build.run) == (how == "sed")
     if how == "sed":
         sed = "".join(line + "\n" for line in build.run.splitlines() if line.startswith("sed "))
         subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, "FCCTL_CUDA_ARCH": "89"}, check=True)
         assert (tmp_path / name).read_text() == after
+
+
+def test_what_pip_installs_of_a_project_that_is_no_package(tmp_path: Path) -> None:
+    build = first_job(repository(tmp_path, CASES["project without a package"][0])).steps[0]
+    assert "build/venv/bin/python -m pip install 'numpy>=1' pytest\n" in build.run
+    folders = {"pyproject.toml": "[project]\nname='x'\n", "a/setup.py": SETUP, "a/a.cu": KERNEL, "b/b.py": EXTENSION}
+    assert init(repository(tmp_path / "folders", folders)).jobs == ["a", "b"]
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_what_cmake_left_on_another_computer_is_not_in_the_way(tmp_path: Path) -> None:
+    cache = "CMAKE_HOME_DIRECTORY:INTERNAL=/their/folder\nCMAKE_GENERATOR:INTERNAL=Ninja\n"
+    files = {"CMakeLists.txt": "project(p NONE)\n", "build/CMakeCache.txt": cache}
+    first_job(repository(tmp_path, files))
+    assert played(tmp_path, 0).returncode == 0
 
 
 def test_what_only_make_knows_is_left_out(tmp_path: Path) -> None:
@@ -341,7 +397,7 @@ def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tm
     benches = {f"benchmarks/bench_{name}.py": "" for name in ("a", "my_op", "z")}
     folder = repository(tmp_path / "my-op", {**files, **benches})
     build, bench = first_job(folder).steps
-    assert "pip install ." in build.run
+    assert "pip install -e ." in build.run
     assert all(collect.optional for collect in build.collect)
     assert "benchmarks/bench_my_op.py" in bench.run
     others = "# Found, and not run by this job: go.sh, benchmarks/bench_a.py, benchmarks/bench_z.py\n"
@@ -353,7 +409,7 @@ def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tm
 def test_an_extension_without_torch_is_built_by_pip_with_what_it_requires(tmp_path: Path) -> None:
     files = {"setup.py": SETUP.replace("torch", "pybind11"), "tests/test_a.py": ""}
     build, test = first_job(repository(tmp_path, files)).steps
-    assert "build/venv/bin/python -m pip install . pytest" in build.run
+    assert "build/venv/bin/python -m pip install -e . pytest" in build.run
     assert test.run.startswith("build/venv/bin/python -m pytest")
 
 
@@ -416,11 +472,14 @@ def test_a_makefile_that_calls_python_gets_the_one_with_torch(tmp_path: Path) ->
 
 
 def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> None:
-    torch = {"top.cu": CUDA, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
-    files = {"one/a.cu": CUDA, "one/k/k.cu": KERNEL, "two/b.cu": CUDA, "lib/l.cu": KERNEL, "two/k.cu": KERNEL}
+    calls = CUDA.replace("return", "k2<<<1, 32>>>(nullptr); return")
+    torch = {"top.cu": calls, "t.cu": "#include <torch/extension.h>\n" + KERNEL}
+    files = {"one/a.cu": calls, "one/k/k.cu": KERNEL, "two/b.cu": calls, "two/k.cu": KERNEL}
+    files |= {"lib/l.cu": "void k3();\n" + KERNEL.replace("k2(float *x) {", "k2(float *x) { k3();"),
+              "lib/m.cu": KERNEL.replace("k2", "k3"), "lib/same.cu": KERNEL.replace("k2", "k")}  # fmt: skip
     build = first_job(repository(tmp_path, {**files, **torch})).steps[0]
     linked = re.findall(r"-o build/\w+ (.+)", untitled(build.run))
-    assert linked == ["top.cu lib/l.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
+    assert linked == ["top.cu lib/l.cu lib/m.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
 
 
 def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Path) -> None:
@@ -492,6 +551,14 @@ def test_a_script_that_needs_arguments_is_named_and_not_run(tmp_path: Path, text
 def test_programs_beyond_twenty_are_named(tmp_path: Path) -> None:
     first_job(repository(tmp_path, {f"k{number:02}.cu": CUDA for number in range(22)}))
     assert "# Found, and not run by this job: k20.cu, k21.cu\n" in (tmp_path / "jobs/first.yaml").read_text()
+    main = "void k() {}\nint main() { k(); }\n"
+    plain = {f"k{number:02}.cu": main for number in range(20)}
+    build, _ = first_job(repository(tmp_path / "plain", {**plain, "k20.cu": CUDA, "k21.cu": CUDA})).steps
+    assert re.findall(r"-o build/k00 (.+)", untitled(build.run)) == ["k00.cu"], (
+        "programs are linked with none of others"
+    )
+    folders = {f"{place}/k{number:02}.cu": CUDA for place in "ab" for number in range(11)}
+    assert init(repository(tmp_path / "folders", folders)).jobs == ["a", "b"]
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
@@ -566,8 +633,10 @@ add_subdirectory("sub folder")
 
 def test_a_program_is_linked_with_the_libraries_that_it_includes(tmp_path: Path) -> None:
     text = '#include <curand_kernel.h>\n#include "cublas_v2.h"\n' + CUDA
-    build, _ = first_job(repository(tmp_path, {"a.cu": text, "b.cu": CUDA})).steps
-    assert re.findall(r"-o build/\w (.+)", untitled(build.run)) == ["a.cu -lcublas", "b.cu"]
+    driver = "#include <omp.h>\n" + CUDA.replace("return", "cuInit(0); return")
+    build, _ = first_job(repository(tmp_path, {"a.cu": text, "b.cu": CUDA, "c.cu": driver})).steps
+    linked = re.findall(r"-o build/\w (.+)", untitled(build.run))
+    assert linked == ["a.cu -lcublas", "b.cu", "c.cu -lcuda -Xcompiler=-fopenmp"]
 
 
 @pytest.mark.full
@@ -579,6 +648,26 @@ def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -
     (test,) = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path, env=env).json["steps"]
     assert (test["status"], [gate["verdict"] for gate in test["gates"]]) == ("failed", ["pass", "fail"])
     assert "each test was skipped" in test["gates"][1]["hint"]
+    extras = "[build-system]\n[project.optional-dependencies]\ndocs = []\ntest = [\n  'numpy',\n]\n[tool.x]\ndev = 1\n"
+    build, _ = first_job(repository(tmp_path / "two", {"pyproject.toml": extras, "test_a.py": ""})).steps
+    assert "-m pip install -e '.[test]' pytest ||" in build.run
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_tests_import_what_pip_built_and_not_the_source_beside_them(fcctl: Fcctl, tmp_path: Path) -> None:
+    module = '#include <Python.h>\nstatic struct PyModuleDef m = {PyModuleDef_HEAD_INIT, "_C"};\n'
+    setup = "from setuptools import Extension, setup\n"
+    files = {
+        "setup.py": setup + "setup(name='k', packages=['k'], ext_modules=[Extension('k._C', ['k/c.c'])])\n",
+        "k/c.c": module + "PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&m); }\n",
+        "k/__init__.py": "from k import _C\n", "tests/test_k.py": "import k\ndef test_it(): assert k._C\n",
+    }  # fmt: skip
+    text = (init(repository(tmp_path, files)).root / "jobs/first.yaml").read_text()
+    text = text.replace("-m pip install -e .", "-m pip install --no-build-isolation --no-index -e .")
+    (tmp_path / "jobs/first.yaml").write_text(text)
+    done = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path)
+    assert [(step["id"], step["status"]) for step in done.json["steps"]] == [("build", "passed"), ("test", "passed")]
 
 
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
@@ -715,6 +804,24 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
     again = fcctl("init", "--force", "--json", cwd=tmp_path).json
     assert len(again["backups"]) == 2
+
+
+def test_submodules_that_are_not_checked_out_are_named(fcctl: Fcctl, tmp_path: Path) -> None:
+    modules = '[submodule "a"]\n\tpath = deps/a\n\turl = x\n[submodule "b"]\n\tpath = deps/b b\n'
+    repository(tmp_path, {".gitmodules": modules, "deps/a/a.h": "", "a.cu": CUDA})
+    (tmp_path / "deps/b b").mkdir()
+    told = "not checked out: deps/b b; before a run: git submodule update --init --recursive"
+    assert told in fcctl("init", cwd=tmp_path).err
+
+
+def test_a_folder_with_nothing_to_build_says_what_to_do(fcctl: Fcctl, tmp_path: Path) -> None:
+    done = fcctl("init", cwd=repository(tmp_path / "notes", {"a b.ipynb": ""}))
+    assert "nothing to build or run was found" in done.err
+    assert "write your commands into jobs/first.yaml" in done.err
+    (step,) = find_workspace(tmp_path / "notes", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
+    assert "jupyter nbconvert --execute --to notebook --output-dir \"$FCCTL_OUT\" 'a b.ipynb'" in step.run
+    done = fcctl("init", cwd=repository(tmp_path / "kernel", CASES["kernels alone"][0]))
+    assert "nothing to build" not in done.err
 
 
 @pytest.mark.full

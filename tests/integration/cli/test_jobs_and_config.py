@@ -107,6 +107,15 @@ def test_files_that_are_no_text(fcctl: Fcctl, workspace: Path) -> None:
     assert "fcctl.toml:2: not UTF-8 text" in done.err
 
 
+def test_a_name_that_leads_to_no_file_hides_no_other_job(fcctl: Fcctl, workspace: Path) -> None:
+    (workspace / "tune").mkdir()
+    for folder in ("jobs", "tune"):
+        (workspace / folder / "gone.yaml").symlink_to("nowhere")
+        os.mkfifo(workspace / folder / "pipe.yaml")
+    assert "hello" in fcctl("jobs", "ls", cwd=workspace).out
+    assert fcctl("jobs", "validate", cwd=workspace).code == 0
+
+
 def test_config_show_and_get(fcctl: Fcctl, workspace: Path, private_home: Path) -> None:
     folder = "Library/Application Support" if sys.platform == "darwin" else ".config"
     user = private_home / folder / "fcctl/config.toml"

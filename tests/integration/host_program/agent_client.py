@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, tree
-from fcctl_remote.run.state import unstarted_outcome
+from fcctl_remote.run import state as runs
 from tests.support import host_program, scratch
 from tests.support.living import is_running, started_with
 from tests.support.waiting import GUARD_S
@@ -91,7 +91,7 @@ class Host:
     def settle(self, run_id: str) -> None:
         """Write the outcome ``lost``, as another process does that settles the run."""
         plan = wire.decode(wire.RunPlan, json.loads((self.run_dir(run_id) / "plan.json").read_bytes()))
-        ended = wire.encode(unstarted_outcome(plan, "lost", "settled by another"))
+        ended = wire.encode(runs.outcome(plan, "lost", "settled by another"))
         files.write_atomic(str(self.run_dir(run_id) / "outcome.json"), files.to_json(ended))
 
     def tmux(self, *words: str) -> subprocess.CompletedProcess[str]:

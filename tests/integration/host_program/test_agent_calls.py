@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.agent import watch
+from fcctl_remote.agent import calls
 from fcctl_remote.base import tree
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, step
 from tests.support.waiting import wait_for
@@ -44,11 +44,11 @@ def test_calls_may_be_sent_ahead_and_cut_a_long_poll_short(agent: Agent) -> None
     run_id = agent.started(step("quiet", "sleep 300"))
     size = (agent.host.run_dir(run_id) / "events.jsonl").stat().st_size
     began = time.monotonic()
-    poll = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=watch.MAX_WAIT_S)))
+    poll = agent.send("watch", wire.encode(wire.WatchRequest(run_id, size, wait_s=calls.MAX_WAIT_S)))
     time.sleep(0.2)
     cancel = agent.send("cancel", {"run_id": run_id, "reason": "x", "grace_s": 0})
     assert [agent.receive()[0]["id"] for _ in range(2)] == [poll, cancel]
-    assert time.monotonic() - began < watch.MAX_WAIT_S - 1, "not the minute that it asked for"
+    assert time.monotonic() - began < calls.MAX_WAIT_S - 1, "not the minute that it asked for"
 
 
 def test_news_arrives_at_once(agent: Agent) -> None:
@@ -71,7 +71,7 @@ def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
     request = wire.WatchRequest(run_id, 0, "@current", 60_000, tail=True, wait_s=0)
     reply, blob = agent.call_blob("watch", wire.encode(request))
     while reply["log_step"] != "two" or not blob:
-        assert len(blob) <= watch.TAIL_BYTES
+        assert len(blob) <= calls.TAIL_BYTES
         request.log_offset = reply["log_offset"] + len(blob)
         reply, blob = agent.call_blob("watch", wire.encode(request))
     assert blob == b"second\n"
@@ -87,7 +87,7 @@ def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
         reply, blob = agent.call_blob("watch", wire.encode(request))
         assert blob
         request.log_offset = reply["log_offset"] + len(blob)
-    assert time.monotonic() - began >= 3 * watch.TAIL_EVERY_S
+    assert time.monotonic() - began >= 3 * calls.TAIL_EVERY_S
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.run import gpu_idle
+from fcctl_remote.run import control
 from tests.integration.host_program.agent_client import Agent, Host, step
 from tests.support.fake_nvidia_smi import fake_nvidia_smi
 
@@ -63,7 +63,7 @@ def test_a_step_that_needs_no_gpu_and_a_busy_gpu_end_nothing(agent: Agent, used:
     used.write_text(str(percent))
     outcome = agent.outcome(agent.submit(step(name, samples(22), timeout_s=60), idle=RULE))
     assert outcome.status == "passed"
-    assert outcome.steps[0].duration_s > RULE.seconds + 2 * gpu_idle.LOOK_S, "long enough to be ended"
+    assert outcome.steps[0].duration_s > RULE.seconds + 2 * control.LOOK_S, "long enough to be ended"
 
 
 @pytest.mark.full
@@ -71,4 +71,4 @@ def test_without_telemetry_of_a_gpu_nothing_is_ended(host: Host) -> None:
     plain = host.agent()
     outcome = plain.outcome(plain.submit(step("train", samples(5), timeout_s=60), idle=RULE))
     assert outcome.status == "passed"
-    assert outcome.steps[0].duration_s > RULE.seconds + 2 * gpu_idle.LOOK_S, "long enough to be ended"
+    assert outcome.steps[0].duration_s > RULE.seconds + 2 * control.LOOK_S, "long enough to be ended"

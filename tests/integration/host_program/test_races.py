@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.run import tmux
+from fcctl_remote.agent import submit
 from fcctl_remote.wire import Refusal
 from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
 from tests.support.scripts import script
@@ -85,9 +85,9 @@ def test_a_step_that_scribbles_into_the_events_does_not_hold_them_up(host: Host,
 def test_a_tmux_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path / "tmux", "exec sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(tmux, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(submit, "PATIENCE_S", 0.3)
     with pytest.raises(Refusal, match="did not answer"):
-        tmux.start(new_run_id(), ["true"], ["true"], str(tmp_path))
+        submit.start_session(new_run_id(), ["true"], ["true"], str(tmp_path))
 
 
 def test_a_server_that_is_just_leaving_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +96,5 @@ def test_a_server_that_is_just_leaving_is_asked_again(tmp_path: Path, monkeypatc
     leaving = "echo server exited unexpectedly >&2; exit 1"
     script(tmp_path / "tmux", f"echo x >> {calls}; [ $(wc -l < {calls}) -ge 3 ] || {{ {leaving}; }}")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert tmux.start(new_run_id(), ["true"], ["true"], str(tmp_path))
+    assert submit.start_session(new_run_id(), ["true"], ["true"], str(tmp_path))
     assert len(calls.read_text().split()) == 3

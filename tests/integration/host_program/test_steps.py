@@ -150,7 +150,7 @@ WITHOUT_PROC = """if True:
     argv = ["sh", "-c", "setsid sleep 3001 & until [ -e noted ]; do sleep 0.05; done"]
     signals = process.Signals()
     signals.install()
-    step = process.StepProcess(process.Command(argv, sys.argv[1], os.environ, sys.argv[1] + "/log", 60.0), signals)
+    step = process.StepProcess(argv, sys.argv[1], os.environ, sys.argv[1] + "/log", 60.0, signals)
     def idle():
         if step._sessions:
             open(sys.argv[1] + "/noted", "w").close()

@@ -45,6 +45,13 @@ def audited(workspace: CloudWorkspace, *args: str, check: int) -> dict[str, Any]
     return found
 
 
+def test_a_list_that_is_behind_hides_no_machine_of_a_target(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.scenario.unlisted = (INSTANCE,)
+    by_hand(cloud, INSTANCE, "us-west1-a", {"fcctl": "yes"})
+    workspace.type("hosts", "audit", "--stop", "--others", INSTANCE, "--yes", check=0)
+    assert billed(cloud) == []
+
+
 def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
     by_hand(cloud, "stray", "us-east1-b", {"fcctl": "yes", "fcctl-run": "20261121t081530z-job-l4-abc123"})
     by_hand(cloud, INSTANCE, "us-west1-a", {}, max_run_s=None)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed
+from orchestrator.emulator.scenario import Latency
+from tests.support.virtual_cloud import INSTANCE, PROJECT, ZONES, CloudWorkspace, billed, hands, machine_by_hand
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -100,6 +101,15 @@ def test_down_refuses_while_a_run_is_on_it(workspace: CloudWorkspace, cloud: Emu
     assert "fcctl cancel" in refused.err
     assert billed(cloud) != []
     workspace.type("hosts", "down", "l4", "--force", check=0)
+    assert billed(cloud) == []
+
+
+def test_down_waits_for_a_start_that_the_cloud_has_not_begun(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    cloud.scenario.latency = Latency(pending=60)
+    hands(cloud).start_unary(project=PROJECT, zone=ZONES[0], instance=INSTANCE)
+    workspace.type("hosts", "down", "l4", check=0)
+    cloud.advance(600)
     assert billed(cloud) == []
 
 

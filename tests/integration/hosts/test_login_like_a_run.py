@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.forked import FCCTL
-from tests.support.sshd import LoopbackSshd
+from tests.support.sshd import LoopbackSshd, free_port
 from tests.support.virtual_cloud import CloudWorkspace
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -78,6 +79,12 @@ def test_plain_ssh_while_the_machine_is_on(tmp_path: Path, private_home: Path, c
     argv = ["ssh", "-F", str(config), "l4", "echo", "from", "there"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "from there\n"), done.stderr
+    editor = ["ssh", "-F", str(config), "-T", "-D", str(free_port()), "l4", "bash"]  # as VS Code Remote does
+    done = subprocess.run(editor, input="echo from bash\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "from bash\n"), done.stderr
+    rsync = ["rsync", "-e", f"ssh -F {shlex.quote(str(config))}", str(config), "l4:copied"]
+    subprocess.run(rsync, check=True, capture_output=True)
+    assert subprocess.run([*argv[:4], "cat", "copied"], capture_output=True, text=True, check=True).stdout
     workspace.type("hosts", "down", "l4", check=0)
     assert config.read_text() == "Host other\n  User me\n"
     assert os.listdir(config.parent) == ["config"]

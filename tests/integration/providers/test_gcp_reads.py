@@ -42,6 +42,19 @@ def test_a_machine_as_the_cloud_has_it(world: Worlds) -> None:
     assert raw["scheduling"]["provisioningModel"] == "SPOT"
 
 
+@pytest.mark.parametrize(("message", "is_absent"), [
+    ("Instance vm not found.", True), (f"The resource 'projects/{PROJECT}/zones/{ZONE}' was not found", False),
+])  # fmt: skip
+def test_whatever_words_say_that_a_machine_is_not_there(world: Worlds, message: str, is_absent: bool) -> None:
+    here = world()
+    here.emulator.faults.add(action="instances.get", do={"http": {"status": 404, "message": message}})
+    if is_absent:
+        assert here.cloud.machine(ZONE, "vm") is None
+    else:
+        with pytest.raises(ConfigError):
+            here.cloud.machine(ZONE, "vm")
+
+
 def test_what_a_machine_costs_by_is_read_and_what_is_missing_is_borne(world: Worlds) -> None:
     here = world()
     machine = here.stopped(disk_type="pd-ssd", disk_gb=120)

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator.results.records import CostRecord, RunRecord, SourceRecord, StepRecord
 from orchestrator.runs import notices as notify
-from orchestrator.runs.notices import Notice, Notify
-from orchestrator.runs.notifier import Notifier
+from orchestrator.runs.notices import Notice, Notifier, Notify
 from tests.support.hook import Hook
 
 

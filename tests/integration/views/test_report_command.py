@@ -10,6 +10,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.report.page import find_chromium
+from tests.browser.conftest import slower
 from tests.support import reference_run
 from tests.support.stores import completed
 from tests.support.workspace import Workspace
@@ -53,6 +54,17 @@ def test_json_is_one_document_or_says_what_was_written(workspace: Workspace) -> 
     written = workspace.json("results", "report", "last", "-o", "x.html")
     assert written["written"] == "x.html"
     assert written["format"] == "html"
+
+
+def test_a_report_of_several_runs_begins_with_which_is_faster(workspace: Workspace) -> None:
+    older = "20261121t080000z-evidence-gpu-host-0ddba1"
+    slower(reference_run.install(workspace.root / "results", older))
+    made = workspace.fcctl("results", "report", older, "last").stdout
+    title, _, first, *_ = made.splitlines()
+    assert title == "# evidence on NVIDIA H200"
+    assert first.startswith("6eef63 against 0ddba1: mission flagship hot: 20.0 % faster. ")
+    assert "## Comparison" in made.partition("## Results")[0]
+    assert "- mission flagship hot: 20.0 % faster\n" in made
 
 
 def test_mistakes_are_told_with_a_hint(small: Workspace) -> None:

@@ -201,6 +201,15 @@ def test_vmap_gives_what_a_loop_gives() -> None:
     assert torch.allclose(torch.vmap(attention)(q, k, v), looped, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_pytorchs() -> None:
+    parts = [torch.randn(4, n, 16) for n in (5, 3)]
+    nested = torch.nested.nested_tensor([x.transpose(0, 1) for x in parts], layout=torch.jagged).transpose(1, 2)
+    for out in (attention(nested, nested, nested), attention(*(torch.nested.nested_tensor(parts),) * 3)):
+        for one, x in zip(out.unbind(), parts, strict=True):
+            assert torch.allclose(one, sdpa(x, x, x), atol=1e-6)
+
+
 def test_swapped_while_it_lasts_even_through_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     real = module._sdpa
@@ -368,6 +377,28 @@ def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: py
     finally:
         for way in ways:
             way.cache_clear()
+
+
+def test_rows_that_do_not_begin_at_16_bytes_are_copied() -> None:
+    x = torch.randn(2, 3, 4, 72).half()
+    for wrong in (
+        x[..., 4:68],
+        x[..., 1:65],
+        x[..., :64].flatten().repeat(2)[1 : x[..., :64].numel() + 1].view(2, 3, 4, 64),
+    ):
+        copy = eligible.readable(wrong)
+        assert eligible.aligned(copy)
+        assert torch.equal(copy, wrong)
+        assert torch.allclose(attention(wrong, wrong, wrong), sdpa(copy, copy, copy))
+    for same in (x[..., :64], x[..., :60], x[..., 4:68].float()):  # taken; no whole pieces; no kernel's type
+        assert eligible.readable(same) is same
+
+
+def test_where_pytorch_gives_nothing_the_output_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch 2.11 does on an H200 without batches or heads."""
+    monkeypatch.setattr(module, "_sdpa", lambda *_, **__: None)
+    x = torch.empty(0, 4, 8, 64)
+    assert attention(x, x, x).shape == x.shape
 
 
 def test_rows_that_are_not_whole_pieces_of_16_bytes_are_not_taken() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from flashcore import inputs, roundings
+from flashcore import eligible, inputs, roundings
+from flashcore.build import Built
 from flashcore.extras import LOWER_RIGHT, Scores
-from flashcore.launch import DTYPES
+from flashcore.launch import DTYPES, Kernel
 from flashcore.library import Args, Strides
+from flashcore.packed import attention_varlen
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
@@ -126,6 +130,31 @@ def test_packed_sequences(library: ctypes.CDLL, causal: int, tiling: int) -> Non
                 judge(out[:, :, here], right)
             else:
                 assert not out[:, :, here].any()
+
+
+def test_more_sequences_than_a_grid_has_blocks_are_several_launches(
+    library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch takes at most 65,535; here two."""
+    variant, file = replace(VARIANTS["extended"], device="cpu"), Path(library._name)
+    kernel = Kernel(Built(variant, variant.configure(), file, file, {}, "extended"))
+    starts = torch.tensor([0, 3, 3, 20, 70, 71], dtype=torch.int32)
+    tensors = [torch.randn(71, heads, 64).half() for heads in (4, 2, 2)]
+    slopes = torch.rand(5, 4)
+
+    def call() -> torch.Tensor:
+        return attention_varlen(*tensors, starts, starts, 50, 50, causal=True, alibi_slopes=slopes)
+
+    right = call()  # by the definition
+    monkeypatch.setattr(eligible, "MAX_GRID", 2)
+    monkeypatch.setattr(eligible, "fits", lambda *_: True)
+    monkeypatch.setattr(eligible, "kernel", lambda _name: kernel)
+    launches: list[int] = []
+    monkeypatch.setattr(
+        kernel, "_launch", lambda args, n, launch=kernel._launch: (launches.append(args.B), launch(args, n))
+    )
+    assert torch.allclose(call().float(), right.float(), atol=2e-3)
+    assert launches == [2, 2, 1]
 
 
 def test_what_it_does_not_take(library: ctypes.CDLL) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 
 from flashcore import inputs
 from flashcore.attention import attention
@@ -103,6 +104,16 @@ def test_pages_hold_what_a_whole_cache_holds() -> None:
         (lambda: attention(Q, K, V, window=(-2, 0)), "window"),
         (lambda: attention(Q, K, V, alibi_slopes=torch.rand(3)), "alibi_slopes is torch.float32"),
         (lambda: attention(Q, K[:, :2], V[:, :2], softcap=1.0), "enable_gqa=True"),
+        (lambda: attention(Q[0, 0], K[0, 0], V[0, 0], softcap=1.0), r"tensors \[.., H, S, D\]"),
+        (lambda: attention(Q, K[:, :3], V[:, :3], enable_gqa=True, softcap=1.0), "which must divide them"),
+        (lambda: attention(Q, K[:, :0], V[:, :0], enable_gqa=True, softcap=1.0), "which must divide them"),
+        (lambda: attention(Q, K.half(), V, softcap=1.0), "must have one type"),
+        (lambda: attention(Q, K, V, torch.ones(7, 9, dtype=torch.int64), softcap=1.0), "attn_mask is torch.int64"),
+        (lambda: attention(Q, K, V, softcap=float("nan")), "softcap nan"),
+        (lambda: attention(Q, K, V, softcap=float("inf")), "softcap inf"),
+        (lambda: attention_varlen(PACKED[0][0, 0], *PACKED[1:]), "where H_kv divides H"),
+        (lambda: attention_varlen(PACKED[0], PACKED[1].half(), *PACKED[2:]), "must have one type"),
+        (lambda: attention_paged(paged()[0], paged()[1].half(), *paged()[2:]), "must have one type"),
         (lambda: attention_varlen(*PACKED[:3], STARTS[0].long(), *PACKED[4:]), "cu_seqlens_q is torch.int64"),
         (lambda: attention_varlen(PACKED[0][:, :3], *PACKED[1:]), "where H_kv divides H"),
         (lambda: attention_paged(*paged()[:3], paged()[3].long(), paged()[4]), "block_table is torch.int64"),
@@ -121,6 +132,32 @@ def test_no_dropout_and_no_gradient() -> None:
     for out in (attention_varlen(q, *PACKED[1:]), attention(Q.clone().requires_grad_(), K, V, window=(1, 1))):
         with pytest.raises(Unsupported, match="no backward pass"):
             out.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_forward_mode_gradient_is_refused_at_once(name: str) -> None:
+    operator, (query, *others), options = OPERATORS[name]
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(query, torch.ones_like(query))
+        with pytest.raises(Unsupported, match="no forward-mode gradient"):
+            operator(dual, *others, **options)
+
+
+def test_what_a_table_holds_behind_the_last_key_is_never_read() -> None:
+    """Nor keys beyond `max_seqlen_k`, or where a length is negative."""
+    q, k_cache, v_cache, table, lengths = paged()
+    table = torch.cat((table, torch.tensor([[-1], [10**9]], dtype=torch.int32)), dim=1)
+    right = attention_paged(q, k_cache, v_cache, table[:, :1], lengths)
+    assert torch.equal(attention_paged(q, k_cache, v_cache, table, lengths), right)
+    shorter = attention_paged(q, k_cache, v_cache, table, lengths + 40, max_seqlen_k=4)
+    assert torch.equal(shorter[1], right[1])
+    assert not attention_paged(q, k_cache, v_cache, table - 10**9, torch.full_like(lengths, -3)).any()
+    assert not attention_paged(q, k_cache, v_cache, table[:, :0], lengths).any()
+
+
+def test_an_empty_head_dimension_gives_an_empty_output() -> None:
+    assert attention(Q[..., :0], K[..., :0], V[..., :0], window=(1, 1)).shape == (2, 4, 7, 0)
 
 
 def test_slopes_stay_float32_under_autocast() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.leases.stop_reason import why_stopped
 from orchestrator.machines.cloud import Machine, Operation, Refusal, Remedy
+from orchestrator.machines.power_history import why_stopped
 from orchestrator.machines.provision.find import is_fcctls, new_request_id
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.machines.cloud import Machine, Power, Refusal, Remedy
 from orchestrator.machines.provision import actions as m
 from orchestrator.machines.provision import decide as a
-from orchestrator.machines.provision.decide_create import BACKOFF_S
+from orchestrator.machines.provision.decide import BACKOFF_S
 from orchestrator.machines.targets import CloudTarget, Provisioning
 
 NOW = 1_000_000.0

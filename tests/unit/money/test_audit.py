@@ -10,17 +10,8 @@ import pytest
 from orchestrator.machines.cloud import BillableResource, Machine, Operation, Refusal, Remedy
 from orchestrator.machines.provision.find import new_request_id
 from orchestrator.machines.targets import GcpTarget
-from orchestrator.money.audit import (
-    Claim,
-    Evidence,
-    delete_command,
-    delete_machine_command,
-    judge,
-    older_copies,
-    orphans,
-    rate_of,
-    start_of,
-)
+from orchestrator.money.audit import Claim, Evidence, judge, rate_of, start_of
+from orchestrator.money.billable import delete_command, delete_machine_command, older_copies, orphans
 from orchestrator.money.prices.machine import of_a_stopped_machine
 from tests.support.budgets import listed
 

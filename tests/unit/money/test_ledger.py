@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from orchestrator.base.clock import iso
 from orchestrator.money import ledger as books
 from orchestrator.money import totals as sums
+from orchestrator.money.audit import account
 from orchestrator.money.ledger import UsageRecord
-from orchestrator.money.reconcile import account
 from orchestrator.money.totals import Spending, spent
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord, SittingRecord, SourceRecord
 
@@ -300,3 +300,8 @@ def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts,
         assert sum(time.used_s for time in found.times) + sum(
             line.seconds for line in lines if not line.run_id
         ) == pytest.approx(found.cloud_s)
+
+
+def test_a_machine_seen_by_a_wrong_clock_is_on_until_its_limit_at_most() -> None:
+    month_ahead = sighting(fence=START + 3600, seen=START + 30 * 86400)
+    assert sum(line.seconds for line in books.ledger([], [month_ahead])) == 3630

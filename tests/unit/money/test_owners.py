@@ -129,15 +129,15 @@ def test_the_next_start_books_what_a_crash_left(world: World) -> None:
     assert (booked(world), list(world.in_the_book())) == ({run.run_id: 0.25}, [later.run_id])
 
 
-def test_a_complete_run_whose_record_is_damaged_is_booked_by_nobody(world: World) -> None:
+def test_of_a_complete_run_whose_record_is_damaged_the_index_has_the_cost(world: World) -> None:
     run = world.begun(1.0)
     run.active.complete(world.record(run, 0.25))
     (world.store.folder(run.run_id) / "run.json").write_text("{")
     world.open()
     settle_reservations(world.services)
     assert list(world.in_the_book()) == [run.run_id], "fcctl cost budget lists it"
-    assert booked(world) == {}
-    assert world.reserved() == {run.run_id: 1.0}, "and the caps count it"
+    assert booked(world) == {run.run_id: 0.25}
+    assert world.reserved() == {run.run_id: 1.0}, "and the caps count the rest of it"
 
 
 # ---------------------------------------------------------------------------------------------- runs that wait, wakes

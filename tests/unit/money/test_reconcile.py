@@ -9,8 +9,8 @@ import pytest
 from orchestrator.machines.cloud import Machine, Operation, Refusal, Remedy
 from orchestrator.machines.power_history import PowerInterval, deleted_at, disk_deleted_at, last_of, off_at, times_on
 from orchestrator.money import ledger as books
+from orchestrator.money.audit import account, bounds, closings, corrections
 from orchestrator.money.ledger import UsageRecord
-from orchestrator.money.reconcile import account, bounds, closings, corrections
 from orchestrator.money.totals import remarks
 
 T = 1_800_000_000.0

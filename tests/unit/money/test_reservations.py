@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -15,12 +17,12 @@ from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget
 from orchestrator.money import book as books
 from orchestrator.money.caps import Cap, fenced_worst_case_usd
-from orchestrator.money.ledger import IDLE, Line
+from orchestrator.money.ledger import IDLE, Line, RunUsage
 from orchestrator.money.reservations import Reservation, Scope, remaining
 from orchestrator.results.records import CostRecord, SourceRecord
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import spending
-from orchestrator.runs.cost.owners import unbooked_runs
+from orchestrator.runs.cost.owners import book_runs, unbooked_runs, usage_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
 from tests.support.measured_runs import measured
@@ -184,6 +186,8 @@ def test_a_damaged_run_does_not_hide_what_the_others_cost(world: World) -> None:
     damaged = world.spent(3.0)
     world.spent(2.0)
     (world.store.folder(damaged) / "run.json").write_text("{")
+    assert sum(line.usd for line in spending.lines(world.services)) == 5.0, "the index knows what it cost"
+    world.store.reindex()
     assert [line.usd for line in spending.lines(world.services)] == [2.0]
 
 
@@ -306,14 +310,35 @@ def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> 
     assert (spent.day, spent.month, spent.project) == (2.0, 2.0, 2.0)
 
 
-def test_what_was_free_is_not_opened_to_sum_costs(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page of costs took longer with each run that cost nothing: as local runs and those of the sandbox do."""
+def test_no_run_is_opened_to_sum_costs(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of costs took longer with each run: the index has what the ledger needs of those that cost something."""
     priced = CostRecord(usd=0.5, usd_per_hour=1.0, billed_s=1800)
-    costs = (CostRecord(), priced.model_copy(update={"emulated": True}), priced)
-    runs = [measured(store, [], at=60 * i, cost=cost) for i, cost in enumerate(costs)]
-    opened: list[str] = []
-    get = store.get
-    monkeypatch.setattr(store, "get", lambda run_id: opened.append(run_id) or get(run_id))
+    for i, cost in enumerate((CostRecord(), priced.model_copy(update={"emulated": True}), priced)):
+        run_id = measured(store, [], at=60 * i, cost=cost)
+    expected = usage_of(store.get(run_id))
+    monkeypatch.setattr(store, "get", None)
     world = SimpleNamespace(store=store, spending=SimpleNamespace(state=lambda: SimpleNamespace(runs=dict)))
-    assert [usage.cost.usd for usage in unbooked_runs(world)] == [0.5]  # type: ignore[arg-type]
-    assert opened == [runs[2]]
+    assert list(unbooked_runs(world)) == [expected]  # type: ignore[arg-type]
+
+
+def test_a_figure_of_a_host_that_is_no_number_does_not_end_the_sums(world: World) -> None:
+    path = world.store.folder(world.spent(3.0)) / "run.json"
+    record = json.loads(path.read_bytes())
+    record["cost"]["breakdown"] = [{"activity": "run", "seconds": math.inf, "usd": math.nan}]
+    path.write_text(json.dumps(record))
+    world.store.reindex()
+    assert len(list(unbooked_runs(world.services))) == 1
+
+
+def test_a_record_of_the_book_is_validated_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums read the runs' costs twice, and a book may have a hundred thousand."""
+    world.spent(1.0)
+    book_runs(world.services)
+    spending.lines(world.services)
+    validated: list[object] = []
+    check = RunUsage.model_validate
+    monkeypatch.setattr(RunUsage, "model_validate", lambda data: validated.append(data) or check(data))
+    world.spent(2.0)
+    book_runs(world.services)
+    assert sum(line.usd for line in spending.lines(world.services)) == 3.0
+    assert len(validated) == 1, "only what is new"

@@ -19,7 +19,7 @@ from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import bundles, tidy
 from fcctl_remote.base.bundles import CONTENTS, Bundles
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.run import search
+from fcctl_remote.run import environment
 from fcctl_remote.wire import Refusal
 
 
@@ -109,7 +109,7 @@ def test_a_call_that_makes_no_sense_is_refused(layout: Layout, params: dict[str,
 def furnished(layout: Layout, digest: str, env: dict[str, str]) -> tuple[str, str] | None:
     run = layout.run("20261121t081530z-tune-local-3fa9c1")
     with contextlib.ExitStack() as held:
-        return search.furnish(held, layout, run.step("tune"), wire.Tuning('{"tune": "x"}', digest), env)
+        return environment.furnish_search(held, layout, run.step("tune"), wire.Tuning('{"tune": "x"}', digest), env)
 
 
 def test_a_step_finds_what_it_searches_with(layout: Layout) -> None:
@@ -128,7 +128,7 @@ def test_a_machine_without_such_a_python_is_told_what_to_install(
     content, digest = bundle({"lib.py": ""}, python="3.8", modules=["json", "no_such_module"])
     Bundles(layout).take(digest, len(content), 0, content)
     env = dict(os.environ)
-    monkeypatch.setattr(search.pythons, "candidates", lambda _env: iter([sys.executable]))
+    monkeypatch.setattr(environment.pythons, "candidates", lambda _env: iter([sys.executable]))
     lacking = furnished(layout, digest, env)
     message, hint = lacking
     assert f"{sys.executable} has no no_such_module" in message

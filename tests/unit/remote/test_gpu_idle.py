@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.run import gpu_idle
-from fcctl_remote.run.gpu_idle import GpuIdleWatch
+from fcctl_remote.run import control
+from fcctl_remote.run.control import GpuIdleWatch
 
 RULE = wire.GpuIdle(below_pct=5.0, seconds=600.0, steps=["train"])
 
@@ -93,7 +93,7 @@ def test_a_gap_in_the_samples_is_no_idle_time(machine: Machine) -> None:
     """What the GPU did while nobody measured is not known."""
     machine.watch.begin("train")
     assert machine.seconds(500, 0.0) is None
-    machine.now += gpu_idle.SILENT_S + 1
+    machine.now += control.SILENT_S + 1
     assert machine.watch.verdict() is None
     assert machine.seconds(600, 0.0) is None
     assert machine.seconds(1, 0.0) is not None
@@ -117,7 +117,7 @@ def test_lines_that_are_no_samples_are_passed_over(machine: Machine) -> None:
 
 
 def test_a_file_without_line_ends_is_read_in_bounded_pieces(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_idle, "MOST_BYTES", 1000)
+    monkeypatch.setattr(control, "MOST_BYTES", 1000)
     machine.watch.begin("train")
     machine.write("x" * 5000)
     assert machine.seconds(10, 0.0) is None

@@ -16,7 +16,8 @@ from fcctl_remote import wire
 from fcctl_remote.agent.agent import BadFrame, FrameReader, _call_error
 from fcctl_remote.base import files, text
 from fcctl_remote.base.layout import BadName, Layout
-from fcctl_remote.run import documents, events, hints
+from fcctl_remote.run import documents, hints
+from fcctl_remote.run import state as runs
 
 
 def raising(number: int) -> Callable[..., None]:
@@ -147,7 +148,7 @@ def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 def test_a_full_disk_costs_the_reserve_and_only_then_the_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reserve = files.DiskReserve(str(tmp_path / "reserve"))
     reserve.take()
-    log = events.EventLog(str(tmp_path / "events.jsonl"), reserve)
+    log = runs.EventLog(str(tmp_path / "events.jsonl"), reserve)
     real = files.append_line
 
     def full_while_reserved(path: str, line: bytes) -> None:
@@ -161,7 +162,7 @@ def test_a_full_disk_costs_the_reserve_and_only_then_the_event(tmp_path: Path, m
     assert (reserve.spent, (tmp_path / "reserve").stat().st_size) == (False, files.RESERVE_BYTES)
     assert log.append("warning", {"message": "x"}).seq == 0
     assert reserve.spent
-    assert [e.type for e in events.read(log.path, 0, 10_000)[0]] == ["warning"]
+    assert [e.type for e in runs.read_events(log.path, 0, 10_000)[0]] == ["warning"]
 
 
 @pytest.mark.parametrize("how", ["fallocate", "no fallocate", "a file system without it"])
@@ -192,12 +193,12 @@ def test_a_disk_without_room_for_the_reserve_says_so(tmp_path: Path, monkeypatch
 def test_events_go_on_after_a_writer_that_died_within_a_line(tmp_path: Path) -> None:
     place = tmp_path / "events.jsonl"
     place.write_text('{"seq":0,"time":1,"type":"run_started","data":{}}\n{"seq":1,"ti')
-    log = events.EventLog(str(place), files.DiskReserve(str(tmp_path / "reserve")))
+    log = runs.EventLog(str(place), files.DiskReserve(str(tmp_path / "reserve")))
     log.append("run_finished", {"status": "lost"})
-    found, offset = events.read(str(place), 0, 10_000)
+    found, offset = runs.read_events(str(place), 0, 10_000)
     assert [(e.seq, e.type) for e in found] == [(0, "run_started"), (2, "run_finished")]
     assert offset == place.stat().st_size
-    assert events.read(str(place), offset, 10_000) == ([], offset)
+    assert runs.read_events(str(place), offset, 10_000) == ([], offset)
 
 
 @pytest.mark.parametrize("path", ["link", "dir/../file", "/etc/passwd", "linked/file", "dir", "", "pipe", "absent"])
@@ -280,12 +281,24 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     assert text.last_lines(place.read_bytes(), lines=2, width=50) == "…" + "x" * 50 + "\nlast line"
 
 
+def test_what_make_adds_to_an_error_is_left_out() -> None:
+    error = b"a.cu(3): error: expected a ';'"
+    around = [b"make[1]: Entering directory '/a'", error, b"make[1]: *** [Makefile:2: a] Error 2"]
+    log = b"\n".join([*around, b"make[1]: *** Waiting for unfinished jobs....", b"make: Leaving directory '/a'"])
+    assert text.last_lines(log) == error.decode()
+    beside = b"ptxas info    : Used 55 registers\n" * 9
+    assert text.last_lines(log + b"\n" + beside, lines=2).split("\n")[0] == error.decode()
+    assert text.last_lines(b"make: *** [Makefile:2: a] Error 2") == "make: *** [Makefile:2: a] Error 2"
+    assert text.last_lines(b"make: *** No rule to make target 'b'.") == "make: *** No rule to make target 'b'."
+
+
 @pytest.mark.parametrize(
     ("log", "code", "word"),
     [
         ("script.sh: line 1: nvcc: command not found", 127, "CUDA_HOME"),
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 1, "NVreg_RestrictProfilingToAdminUsers=0"),
         ("RuntimeError: CUDA out of memory. Tried to allocate", 1, "nvidia-smi"),
+        ("LookupError: setuptools-scm was unable to detect version for /a", 1, "SETUPTOOLS_SCM_PRETEND_VERSION"),
         ("CUDA error: no kernel image is available for execution on the device", 1, "-arch=sm_"),
         ("CUDA error: an illegal instruction was encountered", 1, "built for another GPU"),
         ("CUDA error at a.cu:12 code=98(cudaErrorInvalidDeviceFunction)", 1, "built for another GPU"),
@@ -294,6 +307,7 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
         ("script.sh: line 3: cmake: command not found", 127, "needs.tools"),
         ("bash: ./build.sh: Permission denied", 126, "chmod +x"),
         ("ModuleNotFoundError: No module named 'torch'", 1, "FCCTL_PYTHON"),
+        ("ModuleNotFoundError: No module named 'expecttest.a'", 1, "-m pip install expecttest"),
         ("ptxas info: 16 bytes stack frame, 24 bytes spill stores, 24 bytes spill loads", 1, "unroll less"),
         ("Killed", 137, "memory"),
         ("anything", 139, "sanitize"),

@@ -4,7 +4,7 @@ import fcntl
 from pathlib import Path
 
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.run.queue import HostLock
+from fcctl_remote.run.control import HostLock
 
 
 def _run(number: int) -> str:

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from fcctl_remote.agent.watch import Watch
+from fcctl_remote.agent.calls import Watch
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout, RunLayout
-from fcctl_remote.run import events
 from fcctl_remote.run import state as runs
-from fcctl_remote.run.events import EventLog
+from fcctl_remote.run.control import HostLock
 from fcctl_remote.run.process import Signals
-from fcctl_remote.run.queue import HostLock
+from fcctl_remote.run.state import EventLog
 from fcctl_remote.run.supervisor import Supervisor
 
 FIRST, SECOND = "20261121t081530z-first-l4-000001", "20261121t081530z-second-l4-000002"
@@ -96,7 +95,7 @@ def test_the_answer_that_brings_the_ending_brings_all_events(layout: Layout, mon
         EventLog(run.events, reserve).append("run_finished", {"status": "passed"})
         plan = runs.load_plan(run)
         assert plan is not None
-        runs.write_outcome(run, runs.unstarted_outcome(plan, "passed", ""), reserve)
+        runs.write_outcome(run, runs.outcome(plan, "passed", ""), reserve)
 
     for told, summary in answers(run, monkeypatch, ends):
         assert summary.status == "queued" or told == ["run_finished"]
@@ -104,7 +103,7 @@ def test_the_answer_that_brings_the_ending_brings_all_events(layout: Layout, mon
 
 def answers(run: RunLayout, patch: pytest.MonkeyPatch, happens: Any) -> list[tuple[list[str], wire.RunSummary]]:
     """What ``watch`` says when it happens before the first thing it reads, between the two, and after."""
-    read, summary = events.read, runs.summary
+    read, summary = runs.read_events, runs.summary
     found = []
     for moment in (1, 2, 3):
         for place in (run.events, run.heartbeat, run.outcome):
@@ -125,7 +124,7 @@ def answers(run: RunLayout, patch: pytest.MonkeyPatch, happens: Any) -> list[tup
             return summary(of)
 
         with patch.context() as patched:
-            patched.setattr(events, "read", timed_read)
+            patched.setattr(runs, "read_events", timed_read)
             patched.setattr(runs, "summary", timed_summary)
             reply, _ = Watch(run, wire.WatchRequest(run.run_id), {})._reply(None)
         found.append(([event.type for event in reply.events], reply.summary))

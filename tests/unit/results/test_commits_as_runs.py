@@ -11,8 +11,7 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import RunNotFound
 from orchestrator.results.compare.compare import compare_all
-from orchestrator.results.headlines import headlines
-from orchestrator.results.look import chosen, named
+from orchestrator.results.look import chosen, headlines, named
 from orchestrator.results.records import SourceRecord
 from orchestrator.results.store.rows import Search
 from orchestrator.results.store.store import FileStore

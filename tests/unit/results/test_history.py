@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.change_points import Flat, Stepped, delays, ever_alarmed
-from orchestrator.results.compare.changes import Series, best, changes, ladder, series
+from orchestrator.results.compare.history import Series, best, changes, ladder, series
 from orchestrator.results.statistics.ranks import ALPHA, LEAST, change_points
 from orchestrator.results.timings import Measurement
 from tests.support.tiers import sampled

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.app import SystemClock
-from orchestrator.results.headlines import headlines
-from orchestrator.results.look import lineage
+from orchestrator.results.look import headlines, lineage
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.html import fragment
 from orchestrator.views.tables.runs import lineage_grid

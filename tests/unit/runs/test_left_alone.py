@@ -27,10 +27,10 @@ from orchestrator.runs import resume_run as go_on
 from orchestrator.runs import run as runs
 from orchestrator.runs.actions import RunActions
 from orchestrator.runs.cost import spending
-from orchestrator.runs.drive import Driver
 from orchestrator.runs.lifecycle import Stage, State
 from orchestrator.runs.machine import run_lease
 from orchestrator.runs.machine.run_lease import NEED_MARGIN_S, RunLease
+from orchestrator.runs.run import Driver
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
 UNREACHABLE = HostUnreachable("vm runs, but executed no command within 30 s", reason="timeout")

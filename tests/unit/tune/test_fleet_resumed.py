@@ -17,7 +17,8 @@ from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.release import InUse, Released
-from orchestrator.runs import drive, reopen
+from orchestrator.runs import reopen
+from orchestrator.runs import run as running
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine.release import Releaser
@@ -166,7 +167,7 @@ def test_who_gives_up_its_disk_has_its_machine_deleted_before_it_is_complete() -
         log=lambda kind, **_: made.append(kind), _to_the_end=lambda: made.append("complete"),
     )  # fmt: skip
     for disk in (True, False):
-        drive.Driver.give_up(driver, "nobody needs it", disk=disk)
+        running.Driver.give_up(driver, "nobody needs it", disk=disk)
     assert made == ["lost", "collected", "complete", "lost", "collected", "delete", "complete"]
 
 

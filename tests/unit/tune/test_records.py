@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fcctl_tune.search.records import Summary, TrialRecord, best_so_far, eligible, log_csv, objective, ranked, topk
+from fcctl_tune.search.records import Summary, TrialRecord, best_so_far, eligible, objective, ranked, topk
 from fcctl_tune.search.spec import Spec
 
 SPEC = Spec.from_dict(
@@ -69,7 +69,7 @@ def test_a_record_survives_json() -> None:
 
 
 def test_the_log_has_a_line_for_each_trial_and_no_formulas() -> None:
-    text = log_csv(SPEC.known_space, [*reversed(RECORDS)], SPEC.cases)
+    text = Summary(SPEC, "random", 4, "budget", tuple(reversed(RECORDS))).log_csv()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["trial"] for row in rows] == ["0", "1", "2", "3", "4", "5"]
     assert rows[0]["NAME"] == "'=cmd"

@@ -199,6 +199,6 @@ def test_every_key_is_documented_and_no_other() -> None:
     section = DOCS.read_text().split("## The file", 1)[1].split("### ", 1)[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     keys = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
-    assert keys == {*specs._KEYS, "variants"} - {"configurations", "default"}
+    assert keys == {*specs._KEYS, "variants", "adopt"} - {"configurations", "default"}
     (example,) = re.findall(r"```yaml\n(tune: .*?)```", section, re.DOTALL)
     assert parse(example).spec.known_space.size == 11

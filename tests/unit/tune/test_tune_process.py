@@ -14,14 +14,14 @@ import pytest
 
 from fcctl_remote.base.hostfacts import IS_LINUX
 from fcctl_tune.trial import process
-from fcctl_tune.trial.process import Limits, Outcome
+from fcctl_tune.trial.process import Outcome
 from tests.support.living import is_running
 
 MIB = 1024 * 1024
 
 
-def run(text: str, folder: Path, timeout_s: float = 60.0, **limits: int) -> Outcome:
-    return process.run(text, os.environ, str(folder), str(folder / "log"), Limits(timeout_s, **limits))
+def run(text: str, folder: Path, timeout_s: float = 60.0) -> Outcome:
+    return process.run(text, os.environ, str(folder), str(folder / "log"), timeout_s)
 
 
 def python(code: str) -> str:
@@ -42,8 +42,8 @@ def test_a_command_that_yields_is_served_after_others(tmp_path: Path) -> None:
     )
 
     def said(wanted: int, *, yields: bool) -> list[str]:
-        folder, log, limits = str(tmp_path), tmp_path / "log", Limits(90.0)
-        assert process.run(text % wanted, os.environ, folder, str(log), limits, yields).reason is None
+        folder, log = str(tmp_path), tmp_path / "log"
+        assert process.run(text % wanted, os.environ, folder, str(log), 90.0, yields).reason is None
         return log.read_text().splitlines()
 
     patient, usual = said(later, yields=True), said(ours, yields=False)
@@ -79,8 +79,9 @@ def test_a_child_in_a_session_of_its_own_does_not_survive_the_command(tmp_path: 
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
-def test_output_without_end_is_ended_and_its_log_cut(tmp_path: Path) -> None:
-    outcome = run("yes", tmp_path, output_bytes=2 * MIB)
+def test_output_without_end_is_ended_and_its_log_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "OUTPUT_BYTES", 2 * MIB)
+    outcome = run("yes", tmp_path)
     assert outcome.how == "output"
     assert "printed too much" in str(outcome.reason)
     assert (tmp_path / "log").stat().st_size < process.KEPT_BYTES + 100
@@ -94,10 +95,9 @@ def test_a_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(not IS_LINUX, reason="memory is looked up in /proc")
-def test_too_much_memory_is_ended_also_in_a_child(tmp_path: Path) -> None:
-    outcome = run(
-        f"{python('b = bytearray(80 << 20); import time; time.sleep(600)')}; true", tmp_path, memory_bytes=40 * MIB
-    )
+def test_too_much_memory_is_ended_also_in_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "memory_bytes", lambda: 80 * MIB)
+    outcome = run(f"{python('b = bytearray(80 << 20); import time; time.sleep(600)')}; true", tmp_path)
     assert outcome.how == "memory"
     assert process.resident_bytes(os.getpid()) > MIB
 
@@ -118,10 +118,9 @@ WORKER = """
 import sys, time
 from fcctl_tune.trial import process
 process.adopt_orphans()
-limits = process.Limits(30.0)
-process.run("true", {"PATH": "/bin:/usr/bin"}, ".", "logs/log", limits)
+process.run("true", {"PATH": "/bin:/usr/bin"}, ".", "logs/log", 30.0)
 print(process.may_have_strays(), flush=True)
-process.run(sys.argv[1], {"PATH": "/bin:/usr/bin"}, ".", "logs/log", limits)
+process.run(sys.argv[1], {"PATH": "/bin:/usr/bin"}, ".", "logs/log", 30.0)
 print(process.may_have_strays(), flush=True)
 sys.stdin.read()
 process.end_descendants()

@@ -14,7 +14,7 @@ import pytest
 
 from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.search.spec import Spec
-from fcctl_tune.trial import serve
+from fcctl_tune.trial import process, serve
 from fcctl_tune.trial.serve import Server, ServerLost
 from fcctl_tune.trial.slot import Slot
 from fcctl_tune.trial.tasks import TrialSpec
@@ -102,8 +102,8 @@ def test_one_that_hangs_and_ignores_sigterm_is_killed(server: Server) -> None:
 
 @pytest.mark.parametrize(("what", "reason"), [("errors", "too much"), ("memory", "memory")])
 def test_what_it_takes_has_limits(server: Server, monkeypatch: pytest.MonkeyPatch, what: str, reason: str) -> None:
-    small = serve.Limits(0.0, output_bytes=2**21, memory_bytes=2**26)
-    monkeypatch.setattr(serve, "Limits", lambda timeout_s: small)
+    monkeypatch.setattr(process, "OUTPUT_BYTES", 2**21)
+    monkeypatch.setattr(process, "memory_bytes", lambda: 2**27)
     with pytest.raises(ServerLost, match=reason):
         ask(server, what)
 

@@ -11,8 +11,11 @@ import pytest
 from rich.console import Console
 
 from fcctl_remote import readers
+from orchestrator.results.documents import Document, Documents
+from orchestrator.results.look import Shown
 from orchestrator.views.table import show_blocks
 from orchestrator.views.tables.benchmark import benchmark
+from tests.support import sample_run
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 
@@ -20,7 +23,8 @@ FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 def shown(content: dict[str, Any], width: int = 78) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, emoji=False)
-    show_blocks(console, benchmark(content))
+    documents = Documents((Document("bench", "benchmark", "benchmark.json", content),))
+    show_blocks(console, benchmark(Shown(sample_run.record(), Path(), documents)))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert max(map(len, lines), default=0) <= width
     return "\n".join(lines)
@@ -41,7 +45,7 @@ def test_one_line_a_shape_and_mode_with_the_best_backend_beside_it(h200: dict[st
     assert [line.split()[:6] for line in text.splitlines() if line.startswith(("mission", "s64"))] == [
         ["mission", "172.6", "173.3", "173.4", "9.03", "default"],
         ["s64", "15.13", "15.29", "15.36", "4.94", "efficient"],
-        ["mission", "198.0", "198.6", "199.1", "10.01", "cudnn"],
+        ["mission", "198.0", "198.6", "199.1", "10.01", "cuDNN"],
         ["s64", "24.92", "24.98", "25.05", "5.49", "efficient"],
         ["mission", "182.8", "186.7", "189.6", "19.54", "default"],
         ["s64", "25.09", "26.12", "30.37", "14.27", "efficient"],

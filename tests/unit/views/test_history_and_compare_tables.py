@@ -115,7 +115,7 @@ def test_an_episode_is_shown_as_one(tmp_path: Path) -> None:
     assert "1.30x slower for 3 runs from 2026-11-21" in printed(out)
     (change,) = trend.as_json()["changes"]
     assert (change["episode_runs"], change["ratio"]) == (3, pytest.approx(1.3, rel=0.01))
-    points = trend_chart(trend.series, [found.change for found in trend.changes], ())["layer"][0]["data"]["values"]
+    points = trend_chart(trend.series, trend.changes, (), {}, {})["layer"][0]["data"]["values"]
     assert [round(level["v"]) for level in points] == [10, 13, 10]
 
 
@@ -147,7 +147,10 @@ def test_a_trend_is_by_commit_with_subjects_and_links_and_jobs_and_settings_apar
         (6, "bench", ""),
     ]
     known = {"b" * 40: "Swizzle <the> tile"}
-    picture, *_ = [block for block in page_blocks(trends, known) if isinstance(block, Picture)]
+    (trend,) = (one for one in trends if len(one.series.points) == 6)
+    tags = {trend.series.points[0].run_id: ["baseline", "v1"]}
+    picture, *_ = [block for block in page_blocks(trends, known, tags) if isinstance(block, Picture)]
+    assert [point["tags"] for point in picture.chart.spec["layer"][2]["data"]["values"]][:2] == ["baseline, v1", ""]
     axis = picture.chart.spec["layer"][1]["encoding"]["x"]["axis"]
     assert axis["values"] == [1, 3, 6]
     assert axis["labelExpr"] == '({"1": "aaaaaaa", "3": "bbbbbbb", "6": "ccccccc"})[datum.value]'
@@ -155,3 +158,4 @@ def test_a_trend_is_by_commit_with_subjects_and_links_and_jobs_and_settings_apar
     assert 'href="/root/runs/' in html
     assert "(Swizzle &lt;the&gt; tile)" in html, "on hover, and in the numbers"
     assert "aaaaaaa" in html
+    assert "</a> <small>baseline, v1</small>" in html

@@ -82,7 +82,7 @@ def test_the_top_line_is_the_mission_the_fastest_first(h200: Report) -> None:
 def test_each_other_shape_says_its_fastest_kernel_before_it_is_unfolded(h200: Report) -> None:
     (others,) = [section for section in sections.sections(h200) if section.id == "other"]
     first, *rest = [block for block in others.blocks if isinstance(block, Folded)]
-    time = "flagship 5.27 µs, 1.94x faster than the fastest SDPA [1.93, 1.95]"
+    time = "flagship 5.27 µs, 1.94x faster than the fastest SDPA [1.93, 1.95], 37.7x faster than baseline"
     assert first.summary == f"mission (1,8,512,64), cold: {time}"
     assert len(rest) == 19
 
@@ -148,7 +148,7 @@ def test_a_run_with_a_gate_left_open_says_so(tmp_path: Path) -> None:
         ("max(x) < 1 (optional)", "unavailable")
     ]
     assert "ended with status incomplete: step 'bench': gate without a value" in outputs.markdown(made)
-    assert '<span class="word bad">incomplete</span>' in page.render(made, charts(made))
+    assert '<span class="word open" data-sign="◐">incomplete</span>' in page.render(made, charts(made))
 
 
 def test_a_profile_beside_its_target(h200: Report) -> None:
@@ -429,3 +429,11 @@ def test_a_session_s_report_names_progress_only_where_there_are_phases(*, phases
     record = SessionRecord(session_id="s", target="l4", how="stopped", reason="", created=0, ended=1, budget_usd=3)
     commands = [one.command for one in session._next(record, [], [], [], [], phases)]
     assert commands == ["fcctl progress"] * phases + ["fcctl session start --on l4 --budget 3"]
+
+
+def test_telemetry_stands_below_the_steps_on_one_axis_of_time(h200: Report) -> None:
+    (chart,) = [one for one in charts(h200) if one.name == "telemetry"]
+    steps, *panels = chart.spec["vconcat"]
+    assert [bar["step"] for bar in steps["data"]["values"]] == [step.id for step in h200.runs[0].record.steps]
+    domains = [panel["layer"][0]["encoding"]["x"]["scale"]["domain"] for panel in panels]
+    assert domains == [steps["encoding"]["x"]["scale"]["domain"]] * 4

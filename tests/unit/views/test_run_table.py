@@ -13,7 +13,8 @@ from rich.console import Console
 from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
-from orchestrator.views.figures import kind
+from orchestrator.views.figures import kind, sign
+from orchestrator.views.table import mark
 from orchestrator.views.tables.run import print_run_summary, print_runs, reason
 from tests.support import sample_run
 from tests.support.measured_runs import measured, simple
@@ -317,13 +318,11 @@ def test_a_run_id_is_whole_in_the_list_of_a_narrow_terminal() -> None:
     )
 
 
-def test_it_is_no_good_word_on_a_page() -> None:
-    assert [kind(word) for word in ("passed", "incomplete", "failed", "unavailable")] == [
-        "good",
-        "bad",
-        "bad",
-        "plain",
-    ]
+def test_a_status_has_one_sign_on_terminals_and_pages() -> None:
+    """``incomplete`` was a cross on a page, as if it had failed."""
+    statuses = ("passed", "incomplete", "failed", "unavailable")
+    assert [kind(status) for status in statuses] == ["good", "open", "bad", "plain"]
+    assert [sign(status) for status in statuses] == [mark(status).plain[0] for status in statuses] == list("✓◐✗○")
 
 
 def test_a_build_without_code_for_the_machine_s_gpu_says_so(tmp_path: Path) -> None:

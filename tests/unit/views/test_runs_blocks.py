@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.results.headlines import headlines
+from orchestrator.results.look import Headline, headlines
 from orchestrator.results.records import GateRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
+from orchestrator.runs.cost.outlook import MachineOn
 from orchestrator.views.blocks import Bar, Bars, Cell, plain
 from orchestrator.views.dashboard.overview import _gates
+from orchestrator.views.dashboard.pages import _state
 from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment
-from orchestrator.views.tables.runs import answer, failures, jobs_grid, runs_grid
+from orchestrator.views.live.overview import LiveRun
+from orchestrator.views.tables.runs import answer, change, failures, jobs_grid, runs_grid
 from tests.support import sample_run
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
@@ -42,11 +45,11 @@ def test_the_main_benchmark_stands_for_a_run(store: FileStore) -> None:
 def test_a_job_is_its_last_run_against_its_best(store: FileStore) -> None:
     rows = store.rows()
     heads = headlines(store, rows)
-    (line,) = jobs_grid(rows, heads, {rows[0].run_id: "failed 1/2"}, 0.0).rows
+    (line,) = jobs_grid(rows, heads, {rows[0].run_id: Cell("failed 1/2")}, 0.0).rows
     text = [plain(cell) for cell in line]
     assert text[2].startswith("10.")
     assert text[3].startswith("9.")
-    assert text[1].endswith("% slower than the best")
+    assert text[1].endswith("% slower than the best before")
     assert f"first={rows[1].run_id}" in line[1].href, "a click says whether that is more than chance"
     assert "failed 1/2" in text[5]
     said, facts = answer(rows[0].run_id, rows[1:], heads)
@@ -65,11 +68,22 @@ def test_times_that_vary_more_than_they_differ_are_said_to_and_get_no_verdict(tm
     rows = store.rows()
     heads = headlines(store, rows)
     (line,) = jobs_grid(rows, heads, {}, 0.0).rows
-    assert line[1].text == "60.0 % slower than the best, but the times vary more"
+    assert line[1].text == "60.0 % slower than the best before, but the times vary more"
     assert line[1].kind == "doubt"
     said, _ = answer(rows[0].run_id, rows[1:], heads)
     assert "60.0 % slower than the run before, the best so far, but the times vary more" in said.text
     assert "inconclusive" not in said.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "us", "shown"),
+    [("hot", 9.4, "6.0 % faster than the run before, not certain from single runs"),
+     ("hot", 9.2, "8.0 % faster than the run before"),
+     ("eager", 9.2, "8.0 % faster than the run before, not certain from single runs")],
+)  # fmt: skip
+def test_a_change_that_a_comparison_calls_inconclusive_is_not_called_a_gain(mode: str, us: float, shown: str) -> None:
+    old, new = (Headline(run_id, "mission", mode, "us", "fused", p50) for run_id, p50 in (("a", 10.0), ("b", us)))
+    assert change(new, old, "the run before") == shown
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "over_budget", "failed", "lost"])
@@ -79,7 +93,7 @@ def test_a_figure_is_compared_with_runs_that_ended_well(store: FileStore, ending
     rows = [row for i, row in enumerate(store.rows()) if i in (0, 1, 4)]
     heads = headlines(store, rows)
     (line,) = jobs_grid(rows, heads, {}, 0.0).rows
-    assert plain(line[1]).startswith("about the same as the best (")
+    assert plain(line[1]).startswith("about the same as the best before (")
     said, facts = answer(rows[0].run_id, rows[1:], heads)
     assert "about the same as the run before" in said.text
     assert [value.href for _, value in facts.pairs if isinstance(value, Cell) and value.href] == [
@@ -140,6 +154,16 @@ def test_a_status_has_a_kind_by_its_first_word(status: str, wanted: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("states", "shown"), [((), "ready"), (("starting",), "starting"), (("starting", "running"), "busy")]
+)
+def test_a_machine_that_is_on_is_starting_busy_or_ready(states: tuple[Any, ...], shown: str) -> None:
+    active = [LiveRun(f"run-{state}", "job", "l4", state) for state in states]
+    on = MachineOn("l4", "vm", 0.72, started=0.0, seen=3600.0, until=7200.0, stop="fcctl hosts down l4")
+    cell = _state([on], active, 3600.0)
+    assert plain(cell) == f"{shown} on for 1 h 00 min, $0.72, stops in 1 h 00 min at the latest: fcctl hosts down l4"
+
+
+@pytest.mark.parametrize(
     ("verdicts", "shown"),
     [
         (("pass", "pass"), "passed 2 of 2"), (("fail", "unavailable"), "failed 1 of 2"),
@@ -151,4 +175,18 @@ def test_a_gate_without_a_value_did_not_fail(verdicts: tuple[str, ...], shown: s
     (step, *_) = sample_run.record().steps
     record = sample_run.record(steps=[step.model_copy(update={"gates": gates})])
     site: Any = SimpleNamespace(store=SimpleNamespace(get=lambda _: record))
-    assert _gates(site, row_of(record)) == shown
+    assert _gates(site, row_of(record)) == Cell(shown, kind="status")
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict", "shown"),
+    [(70.0, "fail", "p50 < 58 µs: 70.00 µs, 21 % over"), (50.0, "pass", "p50 < 58 µs: 50.00 µs, met")],
+)
+def test_the_overview_has_the_target_and_the_gap_to_it(value: float, verdict: str, shown: str) -> None:
+    limits = {'benchmark.benchmarks[name="mission"].stats.p50 < 58': value, "correctness.summary.passed == 20": 20}
+    gates = [GateRecord.model_validate({"expr": expr, "value": one, "verdict": verdict if one == value else "pass"})
+             for expr, one in limits.items()]  # fmt: skip
+    (step, *_) = sample_run.record().steps
+    record = sample_run.record(steps=[step.model_copy(update={"gates": gates})])
+    site: Any = SimpleNamespace(store=SimpleNamespace(get=lambda _: record))
+    assert _gates(site, row_of(record)).note == shown

@@ -73,3 +73,10 @@ def test_the_published_run_has_a_map_of_its_shapes_for_each_mode(tmp_path: Path)
     assert maps[0].header[:2] == ("kernel", "mission")
     flagship = next(row for row in maps[0].rows if row[0] == "flagship")
     assert flagship[1] == "2.02x", "the ratio measured in pairs"
+
+
+def test_benchmarks_of_no_common_case_have_a_plain_caption_and_no_empty_column(tmp_path: Path) -> None:
+    """A page said "Times on all timings", above an empty p99 and an empty error."""
+    (results, *_) = sections(report(tmp_path, ("softmax", 53.19)))
+    (grid,) = [block for block in results.blocks if isinstance(block, Grid)]
+    assert (grid.caption, grid.header) == ("Times", ("kernel", "p50, µs", "status"))

@@ -1,16 +1,19 @@
-"""The commands that open a terminal on a machine: a run's tmux session, or a shell."""
+"""OpenSSH for people: the commands that open a terminal on a machine, a run's tmux session or a shell; and entries of
+the user's SSH configuration for cloud machines, by which plain ``ssh``, ``rsync`` and editors reach them."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import ConfigError, HostUnreachable, NotFoundError
+from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.machines.connect.bootstrap import shell_path
 from orchestrator.machines.connect.ssh.config import home_is_elsewhere, of_target, user_config
 from orchestrator.machines.provision.endpoint import key_alias
@@ -128,7 +131,8 @@ def _ssh(
         raise ConfigError(
             f"target '{target.name}' is of kind {target.kind}, which needs a cloud, and none is configured here"
         )
-    return [*shell, *_pinned_options(machine), "--", machine.endpoint.address]
+    options = [word for name, value in pinned_values(machine).items() for word in ("-o", f"{name}={value}")]
+    return [*shell, "-F", "none", *options, "--", machine.endpoint.address]
 
 
 def _options(target: SshTarget) -> list[str]:
@@ -147,11 +151,6 @@ def _options(target: SshTarget) -> list[str]:
         options += ["-J", target.proxy_jump]
     options += ["-o", f"ConnectTimeout={max(1, round(target.connect_timeout_s))}"]
     return [*options, "-o", "StrictHostKeyChecking=yes"]
-
-
-def _pinned_options(machine: PinnedMachine) -> list[str]:
-    values = pinned_values(machine)
-    return ["-F", "none", *(word for name, value in values.items() for word in ("-o", f"{name}={value}"))]
 
 
 def pinned_values(machine: PinnedMachine) -> dict[str, object]:
@@ -179,3 +178,62 @@ def pinned_values(machine: PinnedMachine) -> dict[str, object]:
 def _quoted(value: str) -> str:
     """A value of an ssh option: OpenSSH splits file names at blanks unless they are quoted."""
     return f'"{value}"' if " " in value else value
+
+
+# ------------------------------------------------------------------------------------------- entries of ~/.ssh/config
+_HEAD = "# Written by fcctl hosts ssh-config; an entry ends with its machine.\n"
+
+
+def write_entry(name: str, values: Mapping[str, object]) -> Path:
+    """Puts ``Host name`` with ``values`` into a file that ~/.ssh/config includes. Raises FcctlError."""
+    config, ours, include = _ssh_files()
+    with disk_errors("write the SSH configuration", config.parent):
+        make_folders(config.parent, 0o700)
+        _store(ours, {**_entries(ours), name: "".join(f"  {key} {value}\n" for key, value in values.items())})
+        text = _text(config)
+        if include not in text:  # in front: an Include within a Host block counts for that host alone
+            _put(config, include + text)
+    return config
+
+
+def remove_entry(name: str) -> bool:
+    """Removes the entry; with the last one the file and its Include go, too. Whether there was one."""
+    config, ours, include = _ssh_files()
+    entries = _entries(ours)
+    if entries.pop(name, None) is None:
+        return False
+    with disk_errors("write the SSH configuration", config.parent):
+        if entries:
+            _store(ours, entries)
+            return True
+        if rest := _text(config).replace(include, ""):
+            _put(config, rest)
+        else:
+            config.unlink(missing_ok=True)
+        ours.unlink(missing_ok=True)
+    return True
+
+
+def _ssh_files() -> tuple[Path, Path, str]:
+    """The user's configuration, fcctl's file beside it, and the line by which the one includes the other."""
+    folder = Path.home() / ".ssh"
+    ours = folder / "fcctl_config"
+    return folder / "config", ours, f'Include "{ours}"\n'
+
+
+def _put(path: Path, text: str) -> None:
+    real = path.resolve()  # it may be a link into a folder of dotfiles
+    write_atomic(real.parent, real.name, text.encode("utf-8", "surrogateescape"), mode=0o600)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
+
+
+def _entries(file: Path) -> dict[str, str]:
+    parts = re.split(r"^Host (\S+)\n", _text(file), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _store(file: Path, entries: Mapping[str, str]) -> None:
+    _put(file, _HEAD + "".join(f"Host {name}\n{body}" for name, body in entries.items()))
