@@ -108,6 +108,7 @@ class Pool:
             pytest.Session.Interrupted: a plugin has asked to stop.
         """
         host_program.built()
+        self._session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # each would empty it
         try:
             for _ in range(self._count):
                 self._start()
