@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.clock import SystemClock
+from orchestrator.base.files import user_folder
 from orchestrator.base.observer import Observer
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Hardware
     from orchestrator.machines.cloud_api import Clouds
-    from orchestrator.machines.connect.connector import Connector
-    from orchestrator.machines.connect.reconnect import ReconnectingHost
+    from orchestrator.machines.connect.reconnect import Connector, ReconnectingHost
     from orchestrator.machines.connect.ssh.fabric_connection import Connection
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
     from orchestrator.machines.host_api import Bundles
@@ -161,7 +161,7 @@ def machine_book() -> FileMachineCache:
 
 def connector(known_clouds: Clouds | None = None, *, may_ask: bool = True) -> Connector:
     """The way to all machines that are up. ``may_ask``: on a terminal, for the passphrase of a key."""
-    from orchestrator.machines.connect.connector import Connector
+    from orchestrator.machines.connect.reconnect import Connector
 
     def resolve(target: CloudTarget | SandboxTarget) -> CloudTarget:
         return (known_clouds or clouds()).resolve(target)
@@ -251,9 +251,8 @@ def spending_book(workspace: Workspace) -> SpendingBook:
     """The user's book of spending, as the workspace sees it."""
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.firings import FIRING
-    from orchestrator.money.prices.file import folder
 
-    return SpendingBook(folder(), SystemClock(), _scope(workspace), os.environ.get(FIRING))
+    return SpendingBook(user_folder("state"), SystemClock(), _scope(workspace), os.environ.get(FIRING))
 
 
 def _scope(workspace: Workspace) -> Scope:

@@ -1,9 +1,12 @@
-"""The clock as an interface, so that virtual time can stand in for the real one, and this computer's clocks."""
+"""The clock as an interface, so that virtual time can stand in for the real one; waiting within a bound."""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Clock(Protocol):
@@ -43,6 +46,18 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+T = TypeVar("T")
+
+
+def wait_for(check: Callable[[], T], seconds: float, clock: Clock | None = None, *, pause_s: float = 0.1) -> T:
+    """Calls ``check`` until its result is true, for ``seconds`` at most; returns the last result."""
+    clock = clock or SystemClock()
+    limit = clock.monotonic() + seconds
+    while not (result := check()) and clock.monotonic() < limit:
+        clock.sleep(pause_s)
+    return result
 
 
 #: No time that is shown, added to or stored is later: 2100-01-01, epoch seconds.

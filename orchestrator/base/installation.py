@@ -121,6 +121,13 @@ class Finding:
         return asdict(self)
 
 
+def sshd_program() -> str | None:
+    """The absolute path of sshd, which insists on being started by it; None: it is not installed."""
+    import shutil
+
+    return shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin")
+
+
 def install_command(program: str) -> str:
     """The command that installs ``program`` on this machine."""
     import shutil

@@ -11,15 +11,15 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from fcctl_remote.base.files import flush, sync_folder, write_all
-from orchestrator.base.clock import Clock
+from orchestrator.base.clock import Clock, wait_for
 from orchestrator.base.errors import DiskError
 from orchestrator.base.files import disk_errors
 from orchestrator.base.models import KEPT
@@ -144,17 +144,7 @@ def _read(path: Path) -> tuple[list[JournalEntry], int]:
 
 #: How long ``ps``, which asks each host for at most 5 s, may own a run or a session.
 LOOK_S = 6.0
-T = TypeVar("T")
 _held: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
-
-
-def claim_within(seconds: float, clock: Clock, claim: Callable[[], T | None]) -> T | None:
-    """Calls ``claim`` until it returns something else than None, and returns that; None after ``seconds``. A process
-    that only reads a file's state holds its lock for a moment; one that works on it holds it for longer."""
-    limit = clock.monotonic() + seconds
-    while (claimed := claim()) is None and clock.monotonic() < limit:
-        clock.sleep(0.1)
-    return claimed
 
 
 class OwnerLock:
@@ -194,11 +184,8 @@ class OwnerLock:
 
     @classmethod
     def within(cls, path: Path, seconds: float) -> OwnerLock | None:
-        """The same; None if another process still has it after ``seconds``."""
-        limit = time.monotonic() + seconds
-        while (lock := cls.take(path, time.time())) is None and time.monotonic() < limit:
-            time.sleep(0.005)
-        return lock
+        """The same; None if another process still has it after ``seconds``: one that only looks has it for a moment."""
+        return wait_for(lambda: cls.take(path, time.time()), seconds, pause_s=0.005)
 
     @staticmethod
     def is_taken(path: Path) -> bool:

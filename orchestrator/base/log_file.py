@@ -135,17 +135,13 @@ def _rotate(path: Path) -> bool:
 
     try:
         with alone_in(path.parent, 0.0):
-            _shift(path)
+            names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, KEPT))]
+            is_large = path.stat().st_size > MAX_BYTES  # another process may just have renamed it
+            for newer, older in reversed(list(itertools.pairwise(names))) if is_large else ():
+                with contextlib.suppress(FileNotFoundError):
+                    newer.replace(older)
     except OSError:
         return False
     except ConflictError:  # another process is just doing it
         pass
     return True
-
-
-def _shift(path: Path) -> None:
-    if path.stat().st_size > MAX_BYTES:
-        names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, KEPT))]
-        for newer, older in reversed(list(itertools.pairwise(names))):
-            with contextlib.suppress(FileNotFoundError):
-                newer.replace(older)

@@ -74,7 +74,7 @@ def _words(model: type[BaseModel], path: Path, details: Any, prefix: Path) -> tu
     if kind == "missing":
         return f"missing key '{path[-1]}'{inside}", None
     if kind == "literal_error":
-        allowed = [str(v) for v in _choices(model, path)]
+        allowed = re.findall("'(.*?)'", details["ctx"]["expected"])  # 'one', 'two' or 'three'
         near = nearest(str(details["input"]), allowed)
         hint = f"did you mean '{near}'? " * (near is not None) + f"allowed: {', '.join(allowed)}"
         return f"{name}: unknown value {_shown(details['input'])}", hint
@@ -143,19 +143,3 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
-
-
-def _choices(model: type[BaseModel], path: Path) -> list[Any]:
-    names = [i for i, part in enumerate(path) if isinstance(part, str)]
-    for i in reversed(names):  # a Literal may sit inside a list or a dict of the field
-        owner = _model_at(model, path[:i])
-        if path[i] in owner.model_fields:
-            return _literals(owner.model_fields[str(path[i])].annotation)
-    return []
-
-
-def _literals(annotation: Any) -> list[Any]:
-    found: list[Any] = []
-    for argument in get_args(annotation):
-        found.extend(_literals(argument) if get_args(argument) or isinstance(argument, type) else [argument])
-    return found

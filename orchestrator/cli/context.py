@@ -4,20 +4,20 @@ Also option types for amounts, and the options that accept a price."""
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.base.errors import RunCancelled, UsageError
 from orchestrator.base.sanitize import clean_text
-from orchestrator.cli import output
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace
 
 
+SCHEMA_VERSION = 1
+#: Columns of a table where no terminal says how wide it is; nothing is cut in a pipe.
+PIPE_WIDTH = 400
 #: The variable through which a shell asks for completions.
 COMPLETE_VARIABLE = "_FCCTL_COMPLETE"
 
@@ -52,16 +55,16 @@ class Cli:
     @cached_property
     def console(self) -> Console:
         """Standard output, for data."""
-        return output.make_console(sys.stdout, output.wants_color(self.color, sys.stdout, self.environ))
+        return make_console(sys.stdout, wants_color(self.color, sys.stdout, self.environ))
 
     @cached_property
     def err(self) -> Console:
         """Standard error, for everything else."""
-        return output.make_console(sys.stderr, self.color_on_stderr)
+        return make_console(sys.stderr, self.color_on_stderr)
 
     @property
     def color_on_stderr(self) -> bool:
-        return output.wants_color(self.color, sys.stderr, self.environ)
+        return wants_color(self.color, sys.stderr, self.environ)
 
     @property
     def start(self) -> Path:
@@ -109,8 +112,8 @@ class Cli:
         return app.opened(self, quiet=True)
 
     def emit(self, value: Mapping[str, Any]) -> None:
-        """Print one JSON document (or one line of a JSONL stream) on standard output."""
-        for piece in output.pieces(value):
+        """Print one JSON document (or one line of a JSONL stream) on standard"""
+        for piece in pieces(value):
             sys.stdout.write(piece)
         sys.stdout.write("\n")
         sys.stdout.flush()
@@ -146,6 +149,66 @@ class Cli:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise RunCancelled("not confirmed: fcctl changed nothing")
+
+
+def wants_color(choice: str, stream: IO[str], environ: Mapping[str, str]) -> bool:
+    """``--color`` decides; else NO_COLOR, then FORCE_COLOR, then whether ``stream`` is a terminal that knows colour."""
+    if choice != "auto":
+        return choice == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return environ["FORCE_COLOR"] != "0"
+    return stream.isatty() and environ.get("TERM", "") != "dumb"
+
+
+def make_console(stream: IO[str], color: bool) -> Console:
+    """A rich console on ``stream``."""
+    from rich.console import Console
+
+    class QuietPipe(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    is_terminal = stream.isatty()
+    return QuietPipe(
+        file=stream,
+        no_color=not color,
+        color_system=("auto" if is_terminal else "256") if color else None,
+        force_terminal=is_terminal,
+        width=None if is_terminal else PIPE_WIDTH,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def pieces(value: Mapping[str, Any]) -> Iterator[str]:
+    """One versioned JSON document on one line, safe to print: ASCII, and null where JSON has no number. In parts, an
+    element of a list at a time: all of it may be long."""
+    before = "{"
+    for key, part in {"schema_version": SCHEMA_VERSION, **value}.items():
+        yield f"{before}{json.dumps(key)}: "
+        before = ", "
+        if isinstance(part, list):
+            for i, element in enumerate(part):
+                yield (", " if i else "[") + _text(element)
+            yield "]" if part else "[]"
+        else:
+            yield _text(part)
+    yield "}"
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, default=_plain)
+    except (ValueError, TypeError):  # a number that JSON does not have, or a key that is no text
+        from orchestrator.base.sanitize import finite
+
+        return json.dumps(finite(value), allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 class CliCommand(click.Command):
@@ -199,6 +262,19 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not an amount.", param, ctx)
         return float(number)
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A value that ``parse`` reads, which raises ValueError with what it expects."""
+
+    def __init__(self, parse: Callable[[str], float]) -> None:
+        self.name, self._parse = parse.__name__, parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 #: Of every verb that runs a job.

@@ -12,8 +12,8 @@ import click
 
 from orchestrator.base.errors import CloudError, FcctlError, UsageError, nearest
 from orchestrator.base.sanitize import clean_text
-from orchestrator.cli import interrupts, output
-from orchestrator.cli.context import Cli
+from orchestrator.cli import interrupts
+from orchestrator.cli.context import Cli, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SIGPIPE_EXIT = 141
 _log = logging.getLogger("orchestrator.cli")
+_RED, _CYAN, _DIM, _OFF = "\x1b[1;31m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 
 def report(cli: Cli, error: BaseException) -> int:
@@ -47,7 +48,7 @@ def report(cli: Cli, error: BaseException) -> int:
         _log.info("%s: %s (%s)", known.code, known.message, known.cause, exc_info=error)
         if cli.debug:
             _print_traceback(error)
-    text = output.error_json(known, cli.left_on_json()) if cli.json else output.error_text(known, cli.color_on_stderr)
+    text = _document(cli, known.as_json()) if cli.json else error_text(known, cli.color_on_stderr)
     sys.stderr.write(text + "\n")
     return known.exit_code
 
@@ -58,8 +59,29 @@ def _interrupted(cli: Cli, error: BaseException) -> int:
     if cli.json:
         facts = {"code": "interrupted", "exit_code": code, "message": str(error) or "interrupted"}
         error_object = {"error": {**facts, "cause": None, "hint": None}}
-        sys.stderr.write(output.with_left_on(error_object, cli.left_on_json()) + "\n")
+        sys.stderr.write(_document(cli, error_object) + "\n")
     return code
+
+
+def _document(cli: Cli, value: Mapping[str, Any]) -> str:
+    """The JSON document, with the machines that the command leaves on, if there are any."""
+    left_on = cli.left_on_json()
+    return "".join(pieces({**value, "left_on": left_on} if left_on else value))
+
+
+def error_text(error: FcctlError, color: bool) -> str:
+    """``error:``, ``cause:`` and ``hint:`` lines. What a host wrote into them cannot drive the terminal."""
+    lines = [_labelled("error:", error.message, _RED, color)]
+    if error.cause:
+        lines.append(_labelled("cause:", error.cause, _DIM, color))
+    if error.hint:
+        lines.append(_labelled("hint:", error.hint, _CYAN, color))
+    return "\n".join(lines)
+
+
+def _labelled(label: str, text: str, code: str, color: bool) -> str:
+    shown = f"{code}{label}{_OFF}" if color else label
+    return f"{shown}{' ' * (7 - len(label))}{clean_text(text)}"
 
 
 def _torn(cli: Cli, error: BaseException) -> int:
@@ -160,7 +182,7 @@ def _notices(services: Services, left: Sequence[LeftOn]) -> list[str]:
         from orchestrator.runs.cost.outlook import send_cap_notices
 
         problems += send_cap_notices(services)
-        damaged = services.spending.damaged
+        damaged = len(services.spending.state().damaged)
     except FcctlError as error:
         return [*problems, error.one_line]
     if damaged:
@@ -177,11 +199,7 @@ def report_run(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any
 
 
 def show_run(cli: Cli, record: RunRecord, folder: Path, more: Mapping[str, Any] | None = None) -> None:
-    """Print how a run ended. With ``--quiet``, one that passed is not worth a word.
-
-    Args:
-        more: what the JSON says besides.
-    """
+    """Print how a run ended, in JSON with what ``more`` has. With ``--quiet``, one that passed is not worth a word."""
     if cli.json:
         cli.emit({**record.model_dump(mode="json"), **(more or {}), "left_on": cli.left_on_json()})
     elif record.exit_code or not cli.quiet:

@@ -9,25 +9,23 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator import app
 from orchestrator.base.errors import FcctlError, JobError, plural
+from orchestrator.base.threads import in_thread
 from orchestrator.cli.context import DOLLARS, ON, PRICE_OPTIONS, Cli
 from orchestrator.cli.failures import report_run
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from orchestrator.cli.verbs.results_compare import Comparing
+    from orchestrator.cli.verbs.results import Comparing
     from orchestrator.machines.targets import AcceptedPrices, StartOptions, Target
     from orchestrator.money.caps import Budget
     from orchestrator.results.records import RunRecord
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace
 
 
-T = TypeVar("T")
 #: Prints how a run ended, of which the results are in the folder.
 Tell = Callable[["RunRecord", Path], None]
 
@@ -133,14 +130,9 @@ def launch(
     cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None,
     compare: Callable[[Services], Comparing] | None = None, tell: Tell | None = None,
 ) -> None:  # fmt: skip
-    """Plans what is ``wanted`` on the target, runs it and collects it.
-
-    Args:
-        wanted: called while the login is under way.
-        there: the revision whose files are sent; None: the working tree.
-        compare: what to compare with, known to be there before anything is sent or paid for.
-        tell: prints how the run ended, in place of :func:`report_run`.
-    """
+    """Plans what is ``wanted`` on the target, which is called while the login is under way, runs it and collects it.
+    ``there`` is the revision whose files are sent; None: the working tree. ``compare`` returns what to compare with,
+    before anything is sent or paid for. ``tell`` prints how the run ended, in place of :func:`report_run`."""
     workspace = cli.workspace()
     on = workspace.target(how.target)
     hosts = app.connector()
@@ -154,8 +146,8 @@ def launch(
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile
             hosts.prepare()
         services = app.services(cli, observer, hosts)
-        reading = ahead(there.read if there else lambda: services.source.read(workspace.root))
-        pricing = ahead(partial(_priced, services, on, workspace.config.budget, how.accepted))
+        reading = in_thread(there.read if there else partial(services.source.read, workspace.root), "fcctl-source")
+        pricing = in_thread(partial(_priced, services, on, workspace.config.budget, how.accepted), "fcctl-price")
         told = partial(_compare, cli, services, compare(services)) if compare else tell
         from orchestrator.runs.job.prepare import prepare
 
@@ -182,7 +174,7 @@ def launch(
 def _compare(cli: Cli, services: Services, comparing: Comparing, record: RunRecord, folder: Path) -> None:
     """Prints the comparison of a run that measured what it was to measure, else how the run ended."""
     if record.status in ("passed", "incomplete"):
-        comparing.report(cli, services, record)
+        comparing.report(cli, services, [record.run_id], record)
     else:
         report_run(cli, record, folder)
 
@@ -193,25 +185,6 @@ def _priced(services: Services, target: Target, budget: Budget, accepted: Accept
     from orchestrator.runs.cost.estimate import with_own_price
 
     return with_own_price(services, target, budget, accepted)
-
-
-def ahead(work: Callable[[], T]) -> Future[T]:
-    """``work`` in a thread of its own: while it waits for others, more is loaded here.
-
-    A daemon: a mistake that is found meanwhile ends the command at once.
-    """
-    from concurrent.futures import Future
-
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name="fcctl-ahead").start()
-    return done
 
 
 def confirm(cli: Cli, plans: Sequence[SavedPlan], *, capped: bool) -> None:
@@ -242,13 +215,9 @@ def collect_and_finish(
     cli: Cli, services: Services, goes: Callable[[], Finished | None], *, tell: Tell | None = None,
     submitted: str | None = None, members: Mapping[str, Member] | None = None, publish: str | None = None,
 ) -> None:  # fmt: skip
-    """Prints how the run ended (by ``tell``, if given), or that it continues without this terminal.
-
-    Args:
-        submitted: the run's id, for one that is left to its machine; None: the last one's.
-        members: the other machines of a search, by name.
-        publish: where the run's artifacts are copied.
-    """
+    """Prints how the run ended (by ``tell``, if given), or that it continues without this terminal. ``submitted`` is
+    the id of a run that is left to its machine; None: the last one's. ``members`` are the other machines of a search,
+    by name; ``publish`` is where the run's artifacts are copied."""
     from orchestrator.runs.run import Detached, NeverSubmitted
 
     keep_awake()

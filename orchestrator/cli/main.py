@@ -57,7 +57,7 @@ VERBS = {
     "progress": Verb(".workspace", "Show each phase: target, best so far, gap, dollars."),
     "schedule": Verb(".schedule", "Run jobs at set times, each within its budget."),
     "session": Verb(".session", "Keep a machine on for several runs, within a budget."),
-    "emulator": Verb(".emulator", "Emulate Compute Engine on this machine."),
+    "emulator": Verb(".watch", "Emulate Compute Engine on this machine."),
     "completion": Verb(".completion", "Print a shell completion script."),
 }
 
@@ -158,30 +158,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return answer(fcctl, os.environ[COMPLETE_VARIABLE])
     args = list(sys.argv[1:] if argv is None else argv)
-    cli = Cli(json=_asks_for_json(args))
+    # Known before parsing, so that a mistake on the command line is reported as JSON too.
+    cli = Cli(json="--json" in (args[: args.index("--")] if "--" in args else args))
     with _terminated_as_interrupt(cli):
         try:
-            code = _invoke(cli, args)
+            with fcctl.make_context("fcctl", args, obj=cli) as ctx:
+                result: Any = fcctl.invoke(ctx)
+            code = result if isinstance(result, int) else 0
             sys.stdout.flush()
         except BaseException as error:  # noqa: BLE001 - the last line of defence, and the only one
             code = failures.report(cli, error)
-        if cli.used is not None:
-            from orchestrator.cli.failures import finish
-
-            code = finish(cli, code)
+        code = failures.finish(cli, code)
     _close(cli, code)
     return code
-
-
-def _invoke(cli: Cli, args: list[str]) -> int:
-    with fcctl.make_context("fcctl", args, obj=cli) as ctx:
-        result: Any = fcctl.invoke(ctx)
-    return result if isinstance(result, int) else 0
-
-
-def _asks_for_json(args: list[str]) -> bool:
-    """Known before parsing, so that a mistake on the command line is reported as JSON too."""
-    return "--json" in (args[: args.index("--")] if "--" in args else args)
 
 
 @contextmanager

@@ -8,22 +8,10 @@ from typing import Any
 
 GPU = "nvidia-l4"
 ZONES: tuple[str, ...] = (
-    "us-central1-a",
-    "us-central1-b",
-    "us-central1-c",
-    "us-west1-a",
-    "us-west1-b",
-    "us-west1-c",
-    "us-west4-a",
-    "us-east1-b",
-    "us-east1-c",
-    "us-east1-d",
-    "us-east4-a",
-    "europe-west1-b",
-    "europe-west4-a",
-    "europe-west4-b",
+    "us-central1-a", "us-central1-b", "us-central1-c", "us-west1-a", "us-west1-b", "us-west1-c", "us-west4-a",
+    "us-east1-b", "us-east1-c", "us-east1-d", "us-east4-a", "europe-west1-b", "europe-west4-a", "europe-west4-b",
     "asia-southeast1-b",
-)
+)  # fmt: skip
 #: vCPUs -> GPUs of the G2 family; memory is 4 GiB per vCPU.
 _G2 = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
 _OTHERS = {

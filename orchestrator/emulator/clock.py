@@ -113,12 +113,8 @@ class Timeline:
                 if left is not None and left <= 0:
                     self._call()
                     continue
-                self.changed.wait(self._patience(left))
-
-    def _patience(self, left: float | None) -> float | None:
-        """Real seconds until ``left`` emulated ones passed; limited, because the computer may sleep."""
-        real = None if left is None else self.clock.real(left)
-        return None if real is None else min(real, _LOOK_S)
+                real = None if left is None else self.clock.real(left)
+                self.changed.wait(None if real is None else min(real, _LOOK_S))  # the computer may sleep
 
     def _call(self) -> None:
         _, _, event = heapq.heappop(self._due)

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.clock import wait_for
+from orchestrator.base.files import write_atomic
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import Latency, Scenario
 
@@ -74,11 +76,9 @@ def seed(emulator: Emulator, machine: dict[str, Any]) -> None:
 
 
 def _until(emulator: Emulator, path: str, status: str) -> None:
-    limit = time.monotonic() + _SEED_LIMIT_S
-    while not (emulator.world.machines[path].status == status and emulator.all_done()):
-        if time.monotonic() > limit:
-            raise OSError(f"the instance is not {status} after {_SEED_LIMIT_S:.0f} s")
-        time.sleep(0.01)
+    is_there = lambda: emulator.world.machines[path].status == status and emulator.all_done()  # noqa: E731
+    if not wait_for(is_there, _SEED_LIMIT_S, pause_s=0.01):
+        raise OSError(f"the instance is not {status} after {_SEED_LIMIT_S:.0f} s")
 
 
 def serve(settings: dict[str, Any]) -> int:
@@ -100,7 +100,8 @@ def serve(settings: dict[str, Any]) -> int:
     try:
         _begin(emulator, state, settings["machine"])
         scenario.latency = _LATENCY
-        _write(record, {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]})
+        value = {"url": emulator.url, "pid": os.getpid(), "identity": settings["identity"]}
+        write_atomic(state, RECORD, json.dumps(value).encode(), mode=0o600, durable=False)
         why = wait_until_stopped(emulator, idle_s=settings["idle_s"], seconds=None, record=record)
         _say(f"stopping: {why}")
         with contextlib.suppress(OSError):
@@ -130,16 +131,6 @@ def _begin(emulator: Emulator, state: Path, machine: dict[str, Any]) -> None:
     else:
         seed(emulator, machine)
     begun.touch()
-
-
-def _write(record: Path, value: dict[str, Any]) -> None:
-    fresh = record.with_suffix(".new")
-    with contextlib.suppress(FileNotFoundError):
-        fresh.unlink()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(value, stream)
-    fresh.replace(record)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter
 
 from orchestrator.base.errors import ConflictError
+from orchestrator.base.files import write_atomic
 from orchestrator.base.journal import OwnerLock
-from orchestrator.emulator import guest, power, state
+from orchestrator.emulator import guest, power
 from orchestrator.emulator.clock import EmulatedClock, Timeline, parse_timestamp
 from orchestrator.emulator.guest import end_orphan
 from orchestrator.emulator.hypervisor import ProcessHypervisor
@@ -23,7 +28,7 @@ from orchestrator.emulator.refusals import ApiError, path_of
 from orchestrator.emulator.scenario import Faults, Scenario
 from orchestrator.emulator.server import Server
 from orchestrator.emulator.service import LostReply, Service
-from orchestrator.emulator.world import Machine, World, schedule, supersede
+from orchestrator.emulator.world import BilledTime, Machine, Operation, World, schedule, supersede
 
 #: Events of a running machine, by their operation.
 EVENTS = ("preempted", "hostError", "deferredStop", "guestTerminate", "terminateOnHostMaintenance")
@@ -184,7 +189,7 @@ class Emulator:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock()
         world = self.world
-        before, secret = state.load(world, self._folder) or (0.0, "")
+        before, secret = _load(world, self._folder) or (0.0, "")
         self._secret = secrets.token_urlsafe(16) if self._fresh_secret or not secret else secret
         if before > self.clock.now():
             self.clock.advance(before - self.clock.now())
@@ -317,7 +322,7 @@ class Emulator:
 
     # ----------------------------------------------------------------------------------------------------- the folder
     def _save(self) -> None:
-        state.save(self.world, self._folder, self._secret)
+        _store(self.world, self._folder, self._secret)
 
     def _lock(self) -> None:
         self._owned = OwnerLock.within(self._folder / "lock", _LOOKERS_S)
@@ -334,3 +339,50 @@ class Emulator:
     def _unlock(self) -> None:
         if self._owned is not None:
             self._owned.release()
+
+
+_Resources = dict[str, dict[str, Any]]
+
+
+@dataclass
+class _State:
+    """``state.json``: what a world holds, its time, and the secret of its URL."""
+
+    now: float
+    secret: str
+    machines: list[Machine]
+    operations: list[Operation]
+    requests: dict[str, tuple[str, str]]
+    disks: _Resources
+    snapshots: _Resources
+    addresses: _Resources = field(default_factory=dict)
+    billed: list[BilledTime] = field(default_factory=list)
+    version: Literal[1] = 1
+
+
+@cache
+def _format() -> TypeAdapter[_State]:
+    return TypeAdapter(_State)
+
+
+def _store(world: World, folder: Path, secret: str) -> None:
+    machines, operations = list(world.machines.values()), list(world.operations.values())
+    state = _State(
+        world.now(), secret, machines, operations, world.requests, world.disks, world.snapshots, world.addresses,
+        world.billed,
+    )  # fmt: skip
+    write_atomic(folder, "state.json", _format().dump_json(state), mode=0o600, durable=False)
+
+
+def _load(world: World, folder: Path) -> tuple[float, str] | None:
+    """Loads the state of an earlier emulator; returns its time and its secret, or None if there was none. Raises
+    ValueError: an invalid file, or another version's."""
+    try:
+        state = _format().validate_json((folder / "state.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    world.machines = {machine.path: machine for machine in state.machines}
+    world.operations = {operation.path: operation for operation in state.operations}
+    world.requests, world.disks, world.snapshots = state.requests, state.disks, state.snapshots
+    world.addresses, world.billed = state.addresses, state.billed
+    return state.now, state.secret

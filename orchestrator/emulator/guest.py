@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fcctl_remote.base.processes import family
+from orchestrator.base.installation import sshd_program
 from orchestrator.emulator import power_command, processes
 
 POWER_COMMANDS = ("shutdown", "poweroff", "halt", "reboot", "systemctl", "systemd-run")
@@ -153,6 +154,9 @@ class Guest:
 
     def _start_sshd(self) -> None:
         """Raises: OSError, if it does not run; _PortTaken."""
+        program = sshd_program()
+        if program is None:
+            raise OSError("sshd is not installed (Ubuntu: sudo apt install openssh-server)")
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where sshd, started as root, drops its privileges
         config = self.volatile / "sshd_config"
@@ -161,7 +165,7 @@ class Guest:
         environment = {"HOME": str(self.home), "PATH": os.environ.get("PATH", os.defpath)}
         with log.open("wb") as stream:
             self._sshd = subprocess.Popen(
-                [_sshd(), "-D", "-e", "-f", str(config)],
+                [program, "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, start_new_session=True,
             )  # fmt: skip
         limit = time.monotonic() + _LISTEN_LIMIT_S
@@ -322,14 +326,6 @@ def free_port(wished: int | None) -> int:
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
     raise OSError("no free port on 127.0.0.1")
-
-
-def _sshd() -> str:
-    """The absolute path, which sshd insists on."""
-    path = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin")
-    if path is None:
-        raise OSError("sshd is not installed (Ubuntu: sudo apt install openssh-server)")
-    return path
 
 
 def _program(path: Path, text: str) -> None:

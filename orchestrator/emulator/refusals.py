@@ -8,7 +8,7 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
-from http import HTTPStatus
+from http.client import responses
 from typing import Any
 
 _HELP = "https://cloud.google.com/compute/docs/resource-error"
@@ -80,7 +80,7 @@ class OperationError(Exception):
         fields: dict[str, Any] = {"error": {"errors": [error]}}
         if self.http is not None:
             fields["httpErrorStatusCode"] = self.http
-            fields["httpErrorMessage"] = _phrase(self.http)
+            fields["httpErrorMessage"] = responses.get(self.http, "error").upper()
         return fields
 
 
@@ -122,11 +122,6 @@ def stockout(
     return OperationError(f"{code}_WITH_DETAILS", f"{message}  '(resource type:compute)'.", 503, details)
 
 
-def quota_message(metric: str, limit: float, region: str | None) -> str:
-    where = f"in region {region}." if region else "globally."
-    return f"Quota '{metric}' exceeded.  Limit: {limit:.1f} {where}"
-
-
 def quota_exceeded(metric: str, limit: float, region: str | None) -> OperationError:
     """A quota that would be exceeded; ``region`` None means the whole project."""
     name = metric.replace("_", "-")
@@ -136,14 +131,8 @@ def quota_exceeded(metric: str, limit: float, region: str | None) -> OperationEr
         "dimensions": {"region": region or "global"},
         "limit": limit,
     }
-    return OperationError("QUOTA_EXCEEDED", quota_message(metric, limit, region), 403, [{"quotaInfo": info}])
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase.upper()
-    except ValueError:
-        return "ERROR"
+    message = f"Quota '{metric}' exceeded.  Limit: {limit:.1f} {f'in region {region}' if region else 'globally'}."
+    return OperationError("QUOTA_EXCEEDED", message, 403, [{"quotaInfo": info}])
 
 
 ROOT = "https://www.googleapis.com/compute/v1/"

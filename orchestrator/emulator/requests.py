@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.emulator import catalog, disks, instances, listing, power
-from orchestrator.emulator.call import Call, quotas
+from orchestrator.emulator import catalog, disks, instances, power
+from orchestrator.emulator.call import Call, aggregated, page, quotas
 from orchestrator.emulator.refusals import fingerprint, invalid, last, link, not_found, not_ready, path_of
 from orchestrator.emulator.world import REQUESTED, Machine, Operation, Plan, World, new_resource, step, wait
 
@@ -158,11 +158,11 @@ class Collection:
 
     def list_(self, call: Call) -> Resource:
         call.check_zone()
-        return listing.page(call, self.kind, self._below(call, call.path))
+        return page(call, self.kind, self._below(call, call.path))
 
     def aggregated(self, call: Call) -> Resource:
         regional = self.name == "addresses"
-        return listing.aggregated(call, self.kind, self.name, self._below(call, call.project), regional=regional)
+        return aggregated(call, self.kind, self.name, self._below(call, call.project), regional=regional)
 
     def _below(self, call: Call, path: str) -> list[Resource]:
         return [one for one in self.resources(call) if path_of(one["selfLink"]).startswith(f"{path}/")]

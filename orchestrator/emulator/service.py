@@ -146,7 +146,8 @@ class Service:
         call = Call(self._world, route.action, path, at, query, body, fault)
         do = fault.do if fault is not None else NOTHING
         if do.delay is not None:
-            self._sleep(do.delay)
+            end = self._world.now() + do.delay
+            self._world.timeline.wait(end, lambda: False, real_limit_s=_LONGEST_DELAY_S)
         if do.http is not None:
             raise do.http.error()
         if do.drop == "before":
@@ -193,10 +194,6 @@ class Service:
             if len(self._recent) >= scenario.requests_per_minute:
                 raise ApiError("rateLimitExceeded", "Quota exceeded for quota metric 'Queries' of service compute.")
             self._recent.append(now)
-
-    def _sleep(self, seconds: float) -> None:
-        """Waits emulated seconds."""
-        self._world.timeline.wait(self._world.now() + seconds, lambda: False, real_limit_s=_LONGEST_DELAY_S)
 
 
 def _check_uuid(text: str) -> None:

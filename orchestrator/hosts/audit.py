@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.base.errors import DiskError, FcctlError, NotFoundError, UsageError
@@ -23,9 +23,7 @@ from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.machines.targets import Target
 from orchestrator.money.audit import OTHERS, Account, Finding, account, learned
-from orchestrator.money.billable import Orphan, older_copies, target_of
-from orchestrator.money.billable import orphans as unused
-from orchestrator.money.caps import Budget
+from orchestrator.money.billable import Orphan, older_copies, orphans, target_of
 from orchestrator.money.ledger import Line, UsageRecord, spans
 from orchestrator.money.prices.machine import monthly_usd, of_a_stopped_machine
 from orchestrator.money.usage_recorder import ResourceRecorder, record_resources, usage_of
@@ -70,9 +68,7 @@ class Audit:
         return [one for one in self.findings if one.verdict in OTHERS]
 
 
-def audit(
-    services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str, whole: bool = True
-) -> Audit:
+def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, whole: bool = True) -> Audit:
     """Queries every project that a target, an active run or the ledger names, with one list over all zones for each.
 
     Args:
@@ -80,41 +76,35 @@ def audit(
         whole: whether to list disks, snapshots and addresses too, and to reconcile the ledger with the cloud.
     """
     findings: list[Finding] = []
-    orphans: list[Orphan] = []
+    orphaned: list[Orphan] = []
     unanswered: list[Unanswered] = []
     accounts: list[Account] = []
     before = ledger.lines(services) if whole else []
     places = list(projects_of(services, targets))
     for place in places:
-        cloud = services.clouds.open(place.targets[0])
-        machines, unasked = _machines(services, cloud, place)
-        unanswered += unasked
-        findings_here = [finding(services, cloud, place, machine, budget, workspace) for machine in machines]
-        if whole and not any(u.what == "all zones" for u in unasked):
-            things, missing = _leftovers(cloud, place)
-            findings_here = [
-                _with_storage_cost(services, place, one, machines, things, budget) for one in findings_here
+        project = _ProjectAudit(services, place, unanswered)
+        machines = project.machines()
+        findings_here = [finding(services, project.cloud, place, machine, workspace) for machine in machines or ()]
+        if whole and machines is not None:
+            things, is_complete = project.resources()
+            findings_here = [project.with_storage_cost(one, machines, things) for one in findings_here]
+            orphaned += [
+                Orphan(one, monthly_usd(one, services.budget.prices, target_of(one, place.targets)))
+                for one in orphans(things, place.names)
             ]
-            orphans += [
-                Orphan(one, monthly_usd(one, budget.prices, target_of(one, place.targets)))
-                for one in unused(things, place.names)
-            ]
-            unanswered += missing
             try:
-                of_project, unread = reconcile(services, cloud, place, machines, budget, before)
-                accounts += of_project
-                unanswered += unread
+                accounts += project.reconcile(machines, before)
                 record_resources(
-                    services.spending, services.clock, cloud, place.targets, machines, things, budget.prices,
-                    workspace=workspace, whole=not missing,
+                    services.spending, services.clock, project.cloud, place.targets, machines, things,
+                    services.budget.prices, workspace=workspace, whole=is_complete,
                 )  # fmt: skip
             except DiskError as full:  # machines without an owner are stopped all the same
                 unanswered.append(Unanswered(place.project, "the ledger", full.one_line))
-            release_lost(services, cloud, place.project)
+            release_lost(services, project.cloud, place.project)
         findings += findings_here
     return Audit(
         tuple(findings),
-        tuple(orphans),
+        tuple(orphaned),
         tuple(unanswered),
         tuple(place.project for place in places),
         tuple(place.project for place in places if on_loopback(place.api_endpoint)),
@@ -142,126 +132,127 @@ def notify_of_strays(services: Services, result: Audit) -> None:
     services.notify(of_left_running(machines, sum(f.usd_per_hour or 0.0 for f in strays)))
 
 
-def _with_storage_cost(
-    services: Services,
-    place: AuditedProject,
-    one: Finding,
-    machines: Iterable[Machine],
-    things: Iterable[BillableResource],
-    budget: Budget,
-) -> Finding:
-    """Adds the monthly cost of a stopped machine, and what would be lost with its disk."""
-    machine, why = one.machine, one.why
-    if machine.billed:
-        return one
-    newer = older_copies(machines).get((machine.zone, machine.name))
-    if newer is not None:
-        why += f"; its copy in {newer} was used later"
-    waiting = next(active_on(services, machine), None)
-    if waiting is not None and newer is None:
-        why += f"; the results of {waiting} are on its disk (fcctl pull-results --wake {waiting})"
-    usd = of_a_stopped_machine(machine, things, budget.prices, place.target_of(machine))
-    return replace(one, why=why, usd_per_month=usd)
+class _ProjectAudit:
+    """The audit of one project; what could not be queried is added to ``unanswered``."""
 
+    def __init__(self, services: Services, place: AuditedProject, unanswered: list[Unanswered]) -> None:
+        self._services, self._place, self._unanswered = services, place, unanswered
+        self.cloud = services.clouds.open(place.targets[0])
 
-def _machines(services: Services, cloud: Cloud, place: AuditedProject) -> tuple[list[Machine], list[Unanswered]]:
-    """fcctl's machines in all zones, and those that a target names. The list may be behind by a minute and lack zones,
-    so targets' machines, and all of such a zone, are read by themselves."""
-    try:
-        listed, unasked = cloud.machines({})
-    except FcctlError as error:
-        return [], [Unanswered(place.project, "all zones", error.one_line)]
-    machines = {(m.zone, m.name): m for m in listed if _is_known(services, place, m)}
-    lacking = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
-    why = dict.fromkeys(unasked, lacking)
-    named = {(zone, target.instance) for target in place.targets for zone in target.zones}
-    for zone, name in sorted({*named, *((zone, name) for zone in unasked for name in place.names)}):
+    def machines(self) -> list[Machine] | None:
+        """fcctl's machines in all zones, and those that a target names; None: there is no list. The list may be behind
+        by a minute and lack zones, so targets' machines, and all of such a zone, are read by themselves."""
         try:
-            machine = cloud.machine(zone, name)
+            listed, unasked = self.cloud.machines({})
         except FcctlError as error:
-            why[zone] = error.one_line
-            continue
-        if machine is not None:
-            machines[zone, name] = machine
-        else:
-            machines.pop((zone, name), None)
-    unanswered = [Unanswered(place.project, zone, text) for zone, text in why.items()]
-    return [machines[key] for key in sorted(machines)], unanswered
+            self._lacks("all zones", error.one_line)
+            return None
+        machines = {(m.zone, m.name): m for m in listed if self._is_known(m)}
+        lacking = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
+        why = dict.fromkeys(unasked, lacking)
+        named = {(zone, target.instance) for target in self._place.targets for zone in target.zones}
+        for zone, name in sorted({*named, *((zone, name) for zone in unasked for name in self._place.names)}):
+            try:
+                machine = self.cloud.machine(zone, name)
+            except FcctlError as error:
+                why[zone] = error.one_line
+                continue
+            if machine is not None:
+                machines[zone, name] = machine
+            else:
+                machines.pop((zone, name), None)
+        for zone, text in why.items():
+            self._lacks(zone, text)
+        return [machines[key] for key in sorted(machines)]
 
+    def _lacks(self, what: str, why: str) -> None:
+        self._unanswered.append(Unanswered(self._place.project, what, why))
 
-def _is_known(services: Services, place: AuditedProject, machine: Machine) -> bool:
-    """Identifies a machine by its labels, its name, or an earlier login: labels and names can be changed."""
-    if MANAGED_LABEL in machine.labels or machine.name in place.names:
-        return True
-    known = services.book.known(machine.project, machine.name)
-    return known is not None and known.instance_id == machine.id
+    def _is_known(self, machine: Machine) -> bool:
+        """Identifies a machine by its labels, its name, or an earlier login: labels and names can be changed."""
+        if MANAGED_LABEL in machine.labels or machine.name in self._place.names:
+            return True
+        known = self._services.book.known(machine.project, machine.name)
+        return known is not None and known.instance_id == machine.id
 
-
-def _leftovers(cloud: Cloud, place: AuditedProject) -> tuple[list[BillableResource], list[Unanswered]]:
-    try:
-        resources, missing = cloud.billable_resources()
-    except FcctlError as error:
-        return [], [Unanswered(place.project, "disks, snapshots and addresses", error.one_line)]
-    return resources, [Unanswered(place.project, what, "the cloud did not list them") for what in missing]
-
-
-# ---------------------------------------------------------------------------------------- the ledger against the cloud
-def reconcile(
-    services: Services, cloud: Cloud, place: AuditedProject, machines: Sequence[Machine], budget: Budget,
-    before: Sequence[Line],
-) -> tuple[list[Account], list[Unanswered]]:  # fmt: skip
-    """Records what the cloud says of every machine of the ledger in one project, and compares it with the ledger
-    ``before``. ``machines`` are those that the cloud lists. Also returns what could not be queried."""
-    book, disks = services.spending, ResourceRecorder(services.spending, services.clock)
-    records = [record for record in book.usage() if record.project == place.project]
-    known = {(r.zone, r.name) for r in recent_records(services) if r.project == place.project}
-    named = {(m.zone, m.name) for m in machines if m.name in place.names}
-    found, unanswered = [], []
-    for zone, name in sorted(known | named):
-        history: list[Operation] = []
+    def resources(self) -> tuple[list[BillableResource], bool]:
+        """The project's disks, snapshots and addresses, and whether these are all."""
         try:
-            history = cloud.operations(zone, name)
+            resources, missing = self.cloud.billable_resources()
         except FcctlError as error:
-            unanswered.append(Unanswered(place.project, f"the operations on {name} in {zone}", error.message))
-        of_name = [one for one in machines if (one.zone, one.name) == (zone, name)]
-        ids = [r.instance_id for r in records if (r.zone, r.name) == (zone, name)] + [one.id for one in of_name]
-        for instance_id in dict.fromkeys(ids):
-            own = [record for record in records if record.instance_id == instance_id]
-            found.append(_learn(services, cloud, place, budget, own, of_name, (zone, name, instance_id), history))
-        disks.record_operations(history)
-    after, records = ledger.lines(services), book.usage()
-    return [
-        account(record, there, spans(r for r in records if r.instance_id == record.instance_id), before, after, earlier)
-        for record, there, earlier in filter(None, found)
-    ], unanswered
+            self._lacks("disks, snapshots and addresses", error.one_line)
+            return [], False
+        for what in missing:
+            self._lacks(what, "the cloud did not list them")
+        return resources, not missing
 
+    def with_storage_cost(
+        self, one: Finding, machines: Iterable[Machine], things: Iterable[BillableResource]
+    ) -> Finding:
+        """Adds the monthly cost of a stopped machine, and what would be lost with its disk."""
+        machine, why = one.machine, one.why
+        if machine.billed:
+            return one
+        newer = older_copies(machines).get((machine.zone, machine.name))
+        if newer is not None:
+            why += f"; its copy in {newer} was used later"
+        waiting = next(active_on(self._services, machine), None)
+        if waiting is not None and newer is None:
+            why += f"; the results of {waiting} are on its disk (fcctl pull-results --wake {waiting})"
+        prices, target = self._services.budget.prices, self._place.target_of(machine)
+        return replace(one, why=why, usd_per_month=of_a_stopped_machine(machine, things, prices, target))
 
-def _learn(
-    services: Services, cloud: Cloud, place: AuditedProject, budget: Budget, known: list[UsageRecord],
-    listed: Sequence[Machine], which: tuple[str, str, str], history: Sequence[Operation],
-) -> tuple[UsageRecord, bool | None, list[PowerInterval]] | None:  # fmt: skip
-    """Records what the cloud says of one machine (zone, name, id). Returns its newest record, whether it exists and
-    when it was on before the ledger knew it; None if it was never on."""
-    (zone, name, instance_id), now, book = which, services.clock.now(), services.spending
-    machine = next((one for one in listed if one.id == instance_id), None)
-    there: bool | None = machine is not None
-    if machine is None:  # one that no target names any more is in no list
-        try:
-            seen = cloud.machine(zone, name)
-            machine, there = (seen, True) if seen is not None and seen.id == instance_id else (None, False)
-        except FcctlError:
-            there = None
-    target = place.target_of(machine) if machine is not None else None
-    if machine is not None and target is not None and machine.started is not None:
-        known.append(usage_of(target, machine, budget, now))
-        book.add_usage(known[-1])
-    if not known:
-        return None
-    times = times_on(history, instance_id, machine)
-    for record in learned(known, history, times, there, now):
-        book.add_usage(record)
-    began = min(record.started for record in known) - NEAR_START_S
-    return known[-1], there, [time for time in times if time.started < began]
+    def reconcile(self, machines: Sequence[Machine], before: Sequence[Line]) -> Iterator[Account]:
+        """Records what the cloud says of every machine of the ledger, and compares it with the ledger ``before``.
+        ``machines`` are those that the cloud lists."""
+        book, project = self._services.spending, self._place.project
+        records = [record for record in book.usage() if record.project == project]
+        known = {(r.zone, r.name) for r in recent_records(self._services) if r.project == project}
+        named = {(m.zone, m.name) for m in machines if m.name in self._place.names}
+        found = []
+        for zone, name in sorted(known | named):
+            history: list[Operation] = []
+            try:
+                history = self.cloud.operations(zone, name)
+            except FcctlError as error:
+                self._lacks(f"the operations on {name} in {zone}", error.message)
+            listed = [one for one in machines if (one.zone, one.name) == (zone, name)]
+            ids = [r.instance_id for r in records if (r.zone, r.name) == (zone, name)] + [one.id for one in listed]
+            for instance_id in dict.fromkeys(ids):
+                own = [record for record in records if record.instance_id == instance_id]
+                found.append(self._learn(own, listed, (zone, name, instance_id), history))
+            ResourceRecorder(book, self._services.clock).record_operations(history)
+        after, records = ledger.lines(self._services), book.usage()
+        for record, there, earlier in filter(None, found):
+            own_spans = spans(r for r in records if r.instance_id == record.instance_id)
+            yield account(record, there, own_spans, before, after, earlier)
+
+    def _learn(
+        self, known: list[UsageRecord], listed: Sequence[Machine], which: tuple[str, str, str],
+        history: Sequence[Operation],
+    ) -> tuple[UsageRecord, bool | None, list[PowerInterval]] | None:  # fmt: skip
+        """Records what the cloud says of one machine (zone, name, id). Returns its newest record, whether it exists
+        and when it was on before the ledger knew it; None if it was never on."""
+        (zone, name, instance_id), now, book = which, self._services.clock.now(), self._services.spending
+        machine = next((one for one in listed if one.id == instance_id), None)
+        there: bool | None = machine is not None
+        if machine is None:  # one that no target names any more is in no list
+            try:
+                seen = self.cloud.machine(zone, name)
+                machine, there = (seen, True) if seen is not None and seen.id == instance_id else (None, False)
+            except FcctlError:
+                there = None
+        target = self._place.target_of(machine) if machine is not None else None
+        if machine is not None and target is not None and machine.started is not None:
+            known.append(usage_of(target, machine, self._services.budget, now))
+            book.add_usage(known[-1])
+        if not known:
+            return None
+        times = times_on(history, instance_id, machine)
+        for record in learned(known, history, times, there, now):
+            book.add_usage(record)
+        began = min(record.started for record in known) - NEAR_START_S
+        return known[-1], there, [time for time in times if time.started < began]
 
 
 # --------------------------------------------------------------------------------------------------------------- --stop
@@ -298,7 +289,7 @@ def named(audit: Audit, names: Sequence[str]) -> list[Finding]:
 
 
 def stop(
-    services: Services, targets: Mapping[str, Target], budget: Budget, doomed: Iterable[Finding], *, workspace: str,
+    services: Services, targets: Mapping[str, Target], doomed: Iterable[Finding], *, workspace: str,
 ) -> list[StopResult]:  # fmt: skip
     """Stops machines and waits until each is off. Runs that an fcctl left on them are collected first if possible.
 
@@ -314,7 +305,7 @@ def stop(
             cloud = services.clouds.open(place.targets[0])
             now = cloud.machine(machine.zone, machine.name)
             if now is not None and now.id == machine.id and now.billed:
-                again = finding(services, cloud, place, now, budget, workspace)
+                again = finding(services, cloud, place, now, workspace)
                 if again.verdict not in (one.verdict, "off", "stray"):
                     ended.append(StopResult(one, False, again.why, kept=True))
                     continue

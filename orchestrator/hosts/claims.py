@@ -21,7 +21,6 @@ from orchestrator.machines.provision.release import runs_on_host
 from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding
-from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
@@ -30,12 +29,10 @@ from orchestrator.runs.services import Services
 from orchestrator.tune.fleet_rules import further
 
 
-def finding(
-    services: Services, cloud: Cloud, place: AuditedProject, machine: Machine, budget: Budget, workspace: str
-) -> Finding:
+def finding(services: Services, cloud: Cloud, place: AuditedProject, machine: Machine, workspace: str) -> Finding:
     """The audit's verdict on a machine. If no journal explains why it is on, the machine and the cloud are queried."""
     claims = claims_on(services, machine)
-    rate, now = verdicts.rate_of(machine, place.target_of(machine), budget), services.clock.now()
+    rate, now = verdicts.rate_of(machine, place.target_of(machine), services.budget), services.clock.now()
     first = verdicts.judge(machine, claims, rate, now, workspace)
     if first.verdict not in verdicts.DOUBTFUL:
         return first

@@ -64,59 +64,57 @@ class Row:
     member_of: str | None = None
 
 
-def rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+def rows(services: Services, targets: Mapping[str, Target], *, workspace: str) -> list[Row]:
     """Every target with its machines and the machines that searches created like them; queries the clouds."""
     listed: list[Row] = []
     for name, target in with_members(services, targets).items():
         if (like := member_of(targets, name)) is not None and isinstance(target, CloudTarget):
-            there = _cloud_rows(services, name, target, budget, workspace)
+            there = _cloud_rows(services, name, target, workspace)
             # A deleted member is not listed; a target is, because its machine can be created.
             listed += [replace(row, member_of=like) for row in there if row.state != ABSENT]
         elif isinstance(target, CloudTarget | SandboxTarget):
-            listed += _cloud_rows(services, name, target, budget, workspace)
+            listed += _cloud_rows(services, name, target, workspace)
         else:
-            listed.append(_plain_row(name, target, budget))
+            listed.append(_plain_row(services, name, target))
     return listed
 
 
-def rows_known(services: Services, targets: Mapping[str, Target], budget: Budget) -> list[Row]:
+def rows_known(services: Services, targets: Mapping[str, Target]) -> list[Row]:
     """The same from this computer's cache; sends no request."""
     listed: list[Row] = []
     for name, target in with_members(services, targets).items():
         if isinstance(target, LocalTarget | SshTarget):
-            listed.append(_plain_row(name, target, budget))
+            listed.append(_plain_row(services, name, target))
             continue
         known = services.book.known(target.project, target.instance) if isinstance(target, CloudTarget) else None
         state = "not checked" if known is None else f"last seen in {known.zone}"
         address = None if known is None else known.address
-        price, like = usd_per_hour(target, as_last_seen(services, target, budget)), member_of(targets, name)
+        price, like = usd_per_hour(target, as_last_seen(services, target, services.budget)), member_of(targets, name)
         listed.append(Row(name, target.kind, state, address=address, usd_per_hour=price, member_of=like))
     return listed
 
 
-def unnamed_rows(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> list[Row]:
+def unnamed_rows(services: Services, targets: Mapping[str, Target], *, workspace: str) -> list[Row]:
     """Machines of fcctl in the targets' projects that no target names and :func:`rows` does not list."""
     listed = with_members(services, targets).values()
     named = {target.instance for target in listed if isinstance(target, CloudTarget)}
     kinds = {place.project: place.targets[0].kind for place in projects_of(services, targets)}
-    seen = audit(services, targets, budget, workspace=workspace, whole=False)
+    seen = audit(services, targets, workspace=workspace, whole=False)
     return [
         _row(None, kinds.get(f.machine.project, "unknown"), f) for f in seen.findings if f.machine.name not in named
     ]
 
 
-def _plain_row(name: str, target: Target, budget: Budget) -> Row:
-    price = usd_per_hour(target, budget) or None
+def _plain_row(services: Services, name: str, target: Target) -> Row:
+    price = usd_per_hour(target, services.budget) or None
     if isinstance(target, SshTarget):
         note = "fcctl does not start or stop this machine"
         return Row(name, "ssh", "-", address=target.host, usd_per_hour=price, note=note)
     return Row(name, target.kind, "here", usd_per_hour=price, note="this computer")
 
 
-def _cloud_rows(
-    services: Services, name: str, target: CloudTarget | SandboxTarget, budget: Budget, workspace: str
-) -> list[Row]:
-    price = usd_per_hour(target, budget)
+def _cloud_rows(services: Services, name: str, target: CloudTarget | SandboxTarget, workspace: str) -> list[Row]:
+    price = usd_per_hour(target, services.budget)
     try:
         machine_target = services.clouds.if_there(target)
         if machine_target is None:
@@ -135,7 +133,7 @@ def _cloud_rows(
         _row(
             name,
             target.kind,
-            finding(services, cloud, place, machine, budget, workspace),
+            finding(services, cloud, place, machine, workspace),
             _why_off(services, machine_target, machine),
         )
         for machine in machines

@@ -20,7 +20,6 @@ from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes
 from orchestrator.machines.targets import Target
 from orchestrator.money.billable import Orphan, made_by_rebuild
-from orchestrator.money.caps import Budget
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.services import Services
 
@@ -45,10 +44,10 @@ class Pruning:
     unanswered: tuple[str, ...]
 
 
-def plan_pruning(services: Services, targets: Mapping[str, Target], budget: Budget, *, workspace: str) -> Pruning:
+def plan_pruning(services: Services, targets: Mapping[str, Target], *, workspace: str) -> Pruning:
     """Lists the snapshots of the targets' machines. A snapshot is kept if it is the only copy of a disk: if neither the
     source disk nor a disk created from it exists."""
-    audited = audit(services, targets, budget, workspace=workspace)
+    audited = audit(services, targets, workspace=workspace)
     disks = _disks(services, targets)
     now = services.clock.now()
     doomed: list[Orphan] = []

@@ -185,18 +185,14 @@ def attributed(lines: Iterable[Line], sessions: Iterable[SessionRecord]) -> list
     return [_of_session(line, on) for line in lines] if on else list(lines)
 
 
-def _is_start(line: Line, started: float) -> bool:
-    """Whether a line is billed for the time of being on that began at ``started``."""
-    return line.on_since is not None and abs(line.on_since - started) < SLIGHT_S
-
-
 def _of_session(line: Line, on: dict[str, list[SessionRecord]]) -> Line:
-    if line.activity != IDLE or line.run_id is not None or line.machine is None:
+    if line.activity != IDLE or line.run_id is not None or line.machine is None or line.on_since is None:
         return line
     instance_id = line.machine.rpartition("(")[2].rstrip(")")
     for session in on.get(instance_id, []):
         until = session.stopped if session.stopped is not None else session.ended
-        if session.started is not None and _is_start(line, session.started) and line.start <= until:
+        is_same = session.started is not None and abs(line.on_since - session.started) < SLIGHT_S
+        if is_same and line.start <= until:
             return replace(line, run_id=session.session_id, job="session")
     return line
 

@@ -282,10 +282,6 @@ class MachineSpec:
     def name(self) -> str:
         return self.target.instance
 
-    @property
-    def spot(self) -> bool:
-        return self.way == "spot"
-
 
 def region_of(zone: str) -> str:
     """``us-west1`` of ``us-west1-c``."""

@@ -23,9 +23,11 @@ from urllib.parse import urlsplit
 
 from fcctl_remote.base import processes
 from fcctl_remote.base.processes import ps
+from orchestrator.base.clock import wait_for
 from orchestrator.base.errors import CloudError, ConfigError
 from orchestrator.base.files import user_folder
-from orchestrator.base.journal import OwnerLock
+from orchestrator.base.installation import sshd_program
+from orchestrator.base.journal import OwnerLock, read_object
 from orchestrator.machines import targets
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 
@@ -106,10 +108,10 @@ class Sandbox:
         return self._record() if self._locked() else None
 
     def _record(self) -> _Daemon | None:
+        value = read_object(self.folder / "daemon.json") or {}
         try:
-            value = json.loads((self.folder / "daemon.json").read_text(encoding="utf-8"))
             return _Daemon(str(value["url"]), int(value["pid"]), str(value["identity"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return None
 
     def _locked(self) -> bool:
@@ -120,7 +122,7 @@ class Sandbox:
 
     # ------------------------------------------------------------------------------------------------------------ start
     def _prepare(self) -> None:
-        if shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin") is None:
+        if sshd_program() is None:
             raise ConfigError(
                 "the sandbox needs sshd on this computer, and it is not installed",
                 hint="Ubuntu: sudo apt-get install -y openssh-server; or run without the sandbox: --on local",
@@ -238,7 +240,7 @@ class Sandbox:
         daemon = self._record()
         if daemon is not None:
             ended = _ask(daemon.url, "end") is not None and _wait(lambda: not self._locked())
-            if not ended or not _wait(lambda: _has_exited(daemon.pid)):
+            if not ended or not _wait(lambda: ps(daemon.pid, "stat")[:1] in ("", "Z")):  # has exited
                 self._kill(daemon.pid)
         if not _wait(lambda: not self._locked()):
             raise CloudError(
@@ -255,12 +257,7 @@ class Sandbox:
 
 def _wait(condition: Callable[[], bool]) -> bool:
     """Whether ``condition`` holds within the time that an emulator needs to end."""
-    limit = time.monotonic() + _END_LIMIT_S
-    while not condition():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(_POLL_S)
-    return True
+    return wait_for(condition, _END_LIMIT_S, pause_s=_POLL_S)
 
 
 def _check_account() -> None:
@@ -276,11 +273,6 @@ def _check_account() -> None:
             cause=why,
             hint="run without the sandbox: --on local",
         )
-
-
-def _has_exited(pid: int) -> bool:
-    state = ps(pid, "stat")
-    return not state or state.startswith("Z")
 
 
 def _default_folder() -> Path:

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from orchestrator.base.files import disk_errors, make_folders, user_folder, write_atomic
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 
 if TYPE_CHECKING:
@@ -159,12 +161,46 @@ class _RecordingCloud:
 
 
 def price_table(*, refresh: bool = False) -> PriceTable:
-    """The price list in force; with ``refresh``, fetches today's and stores it. Raises FcctlError."""
-    from orchestrator.money.prices import file as price_file
+    """The price list in force: the one that the user fetched, if it is newer than this version's; with ``refresh``,
+    fetches today's and stores it. Raises FcctlError."""
     from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
     if refresh:
         from orchestrator.providers.gcp.prices import fetch
 
-        price_file.write(fetch(LIST_PRICES))
-    return price_file.read(lambda: LIST_PRICES) or LIST_PRICES
+        write_prices(fetch(LIST_PRICES))
+    return fetched_prices(LIST_PRICES) or LIST_PRICES
+
+
+#: The price list that the user fetched, in the state folder.
+PRICES = "prices.json"
+_MAX_BYTES = 1024 * 1024
+
+
+def fetched_prices(own: PriceTable) -> PriceTable | None:
+    """None if there are none, if they cannot be read, or if the ``own`` ones are newer."""
+    path = user_folder("state") / PRICES
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    from orchestrator.money.prices.table import from_json
+
+    try:
+        table = from_json(text, own)
+    except ValueError:
+        return None
+    return table if table.date > own.date else None
+
+
+def write_prices(table: PriceTable) -> Path:
+    """Stores the list for later commands. Raises FcctlError if the folder cannot be written."""
+    from orchestrator.money.prices.table import to_json
+
+    folder = user_folder("state")
+    with disk_errors("store the price list", folder):
+        make_folders(folder, 0o700)
+        write_atomic(folder, PRICES, to_json(table).encode())
+    return folder / PRICES

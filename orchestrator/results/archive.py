@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -234,15 +234,19 @@ def _read(store: FileStore, path: Path, keep: bool) -> Imported:
             files = members(unpacked)
             items = read_manifest(_manifest(*next(files, _NONE)), size)
             _room(store, items)
-            taking = _Taking(store, undo, keep)
+            taken: dict[str, IncomingRun] = {}
+            for run_id in dict.fromkeys(item.run_id for item in items):
+                if not store.is_complete(run_id):
+                    taken[run_id] = store.incoming(run_id)
+                    undo.callback(taken[run_id].discard)
             for item in items:
                 name, announced, content = next(files, _NONE)
                 if (name, announced) != (item.name, item.size):
                     raise BadArchive(f"the next file must be {item.name!r:.200}, but is {name!r:.200}")
-                taking.take(item, content)
+                _take(item, content, taken.get(item.run_id))
             if next(files, None) is not None:
                 raise BadArchive("it contains more than its manifest lists")
-            return taking.finish()
+            return _finish(store, items, taken, keep)
         except zstandard.ZstdError as exc:
             raise BadArchive(f"zstd reports: {str(exc)[:200]}") from exc
 
@@ -270,58 +274,36 @@ def _room(store: FileStore, items: Sequence[Item]) -> None:
         )
 
 
-class _Taking:
-    """Run after run, each file compared with the manifest as it comes."""
+def _take(item: Item, content: IO[bytes], run: IncomingRun | None) -> None:
+    """Compares a file with the manifest as it comes, and writes it into ``run``, which this workspace lacks."""
+    digest, offset = hashlib.sha256(), 0
+    if run is not None and not item.size:
+        run.write(item.path, 0, b"")
+    while piece := content.read(CHUNK):
+        digest.update(piece)
+        if run is not None:
+            run.write(item.path, offset, piece)
+        offset += len(piece)
+    if digest.hexdigest() != item.sha256:
+        raise BadArchive(f"{item.name!r:.200} is damaged: its sha256 differs from the manifest")
 
-    def __init__(self, store: FileStore, undo: contextlib.ExitStack, keep: bool) -> None:
-        self._store, self._undo, self._keep = store, undo, keep
-        self._open: dict[str, IncomingRun] = {}
-        self._here: dict[str, bool] = {}  # run id -> whether all files so far are the same
-        self._done = Imported()
 
-    def take(self, item: Item, content: IO[bytes]) -> None:
-        if item.run_id not in self._here and item.run_id not in self._open:
-            self._begin(item.run_id)
-        digest, offset = hashlib.sha256(), 0
-        target = self._open.get(item.run_id)
-        if target is not None and not item.size:
-            target.write(item.path, 0, b"")
-        while piece := content.read(CHUNK):
-            digest.update(piece)
-            if target is not None:
-                target.write(item.path, offset, piece)
-            offset += len(piece)
-        if digest.hexdigest() != item.sha256:
-            raise BadArchive(f"{item.name!r:.200} is damaged: its sha256 differs from the manifest")
-        if item.run_id in self._here:
-            self._here[item.run_id] &= _same(self._store.folder(item.run_id) / harmless(item.path), item)
-        elif harmless(item.path) != item.path:
-            self._done.renamed += 1
-        self._done.files += 1
-        self._done.bytes += item.size
-
-    def _begin(self, run_id: str) -> None:
-        if self._store.is_complete(run_id):
-            self._here[run_id] = True
-        else:
-            self._open[run_id] = incoming = self._store.incoming(run_id)
-            self._undo.callback(incoming.discard)
-
-    def finish(self) -> Imported:
-        other = [run_id for run_id, same in self._here.items() if not same]
-        if other:
+def _finish(store: FileStore, items: Sequence[Item], taken: Mapping[str, IncomingRun], keep: bool) -> Imported:
+    here = dict.fromkeys(item.run_id for item in items if item.run_id not in taken)
+    for item in items:
+        if item.run_id in here and not _same(store.folder(item.run_id) / harmless(item.path), item):
             raise ConflictError(
-                f"this workspace already has run {other[0]}, and its files differ from the archive",
+                f"this workspace already has run {item.run_id}, and its files differ from the archive",
                 cause="one of the two was changed after the run was collected",
-                hint=f"move the workspace's files away, then import again: {self._store.folder(other[0])}",
+                hint=f"move the workspace's files away, then import again: {store.folder(item.run_id)}",
             )
-        for run in self._open.values():
-            run.check()
-        if self._keep:
-            for run in self._open.values():
-                run.finish()
-        self._done.new, self._done.here_already = list(self._open), list(self._here)
-        return self._done
+    for run in taken.values():
+        run.check()
+    if keep:
+        for run in taken.values():
+            run.finish()
+    renamed = sum(item.run_id in taken and harmless(item.path) != item.path for item in items)
+    return Imported(list(taken), list(here), len(items), sum(item.size for item in items), renamed)
 
 
 def _same(path: Path, item: Item) -> bool:

@@ -42,10 +42,7 @@ class Documents:
 
 def load(record: RunRecord, folder: Path, budget: Budget | None = None) -> Documents:
     """Read the documents that ``record`` names from the run's ``folder``, and what cut-off searches had found.
-
-    Args:
-        budget: the memory that they may take together; a run's own if absent.
-    """
+    ``budget`` is the memory that they may take together; a run's own if absent."""
     items, problems = [], []
     budget, room = budget or Budget(), MAX_DOCUMENTS
     for step in record.steps:

@@ -12,9 +12,8 @@ from orchestrator.base.clock import Clock, iso
 from orchestrator.base.errors import FcctlError, RunNotFound, UsageError
 from orchestrator.results.documents import Documents, load
 from orchestrator.results.records import SCHEMA_VERSION, RunRecord, RunRow
-from orchestrator.results.store.names import Last
+from orchestrator.results.store.names import BASELINE, Last, Tag, check_name
 from orchestrator.results.store.rows import gpu_name
-from orchestrator.results.tags import BASELINE, Tag, check_name
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
@@ -58,7 +57,10 @@ def named(store: FileStore, words: str, root: Path | None = None) -> list[str]:
 
 def _one(store: FileStore, word: str, root: Path | None) -> list[str]:
     if last := Last.of(word):
-        return [newest(store, last)]
+        rows = store.rows(limit=last.back + 1, job=last.job)
+        if len(rows) <= last.back:
+            raise last.missing(len(rows), "complete ")
+        return [rows[last.back].run_id]
     tag = store.tags().get(word) if word[:1].isalpha() else None  # run ids begin with a digit
     if tag is not None:
         return _at_hand(store, tag)
@@ -106,14 +108,6 @@ def _at_hand(store: FileStore, tag: Tag) -> list[str]:
             f"results import {tag.name}.tar.zst"
         ),
     )
-
-
-def newest(store: FileStore, last: Last) -> str:
-    """Among the *complete* runs. Raises RunNotFound: there are not so many."""
-    rows = store.rows(limit=last.back + 1, job=last.job)
-    if len(rows) <= last.back:
-        raise last.missing(len(rows), "complete ")
-    return rows[last.back].run_id
 
 
 def tags_of(store: FileStore) -> dict[str, list[str]]:

@@ -62,14 +62,11 @@ class RunActions:
         #: Whether this process did anything for the run but complete it; and whether its journal is on disk.
         self._moved, self._written = False, True
         #: The machine, where it is one that fcctl turns on and off.
-        self.machine: RunLease | None = self._hold()
+        self.machine: RunLease | None = None
+        if self.saved.fence_s is not None:
+            from orchestrator.runs.machine.run_lease import RunLease
 
-    def _hold(self) -> RunLease | None:
-        if self.saved.fence_s is None:
-            return None
-        from orchestrator.runs.machine.run_lease import RunLease
-
-        return RunLease(self.services, self.link, self.active, self.saved, self.log)
+            self.machine = RunLease(services, link, active, self.saved, self.log)
 
     @property
     def run_id(self) -> str:

@@ -29,25 +29,26 @@ def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) 
     """Yields the log of one step, or of all in order; with ``wait``, also what is still to come. If the run is
     collected meanwhile, the rest is read here. Raises NotFoundError for an unknown step."""
     if services.store.is_complete(run_id):
-        yield from _from_store(services, run_id, step)
+        for one in _chosen(step, [s.id for s in services.store.get(run_id).steps]):
+            yield from _from_file(services.store.folder(run_id), one)
         return
     saved = saved_plan(services, run_id)
     if saved is None:
         raise RunNotFound(f"no run {run_id}", hint="to list finished runs: fcctl results ls; active runs: fcctl ps")
     here, there = [s.id for s in saved.before_wake], [s.id for s in saved.plan.steps]
-    _check_step(step, [*here, *there])
-    yield from _from_here(services, run_id, [one for one in here if step in (None, one)], wait=wait)
-    wanted = [one for one in there if step in (None, one)]
-    if wanted:
+    chosen = _chosen(step, [*here, *there])
+    yield from _from_here(services, run_id, [one for one in here if one in chosen], wait=wait)
+    if wanted := [one for one in there if one in chosen]:
         yield from _from_host(services, saved, wanted, wait=wait)
 
 
-def _from_store(services: Services, run_id: str, step: str | None) -> Iterator[LogPiece]:
-    record, folder = services.store.get(run_id), services.store.folder(run_id)
-    _check_step(step, [s.id for s in record.steps])
-    for result in record.steps:
-        if step in (None, result.id):
-            yield from _from_file(folder, result.id)
+def _chosen(step: str | None, known: list[str]) -> list[str]:
+    if step is None:
+        return known
+    if step not in known:
+        none = "the run ended before its first step; for the reason: fcctl results show"
+        raise NotFoundError(f"the run has no step '{step}'", hint=did_you_mean(step, known) if known else none)
+    return [step]
 
 
 def _from_file(folder: Path, step: str, offset: int = 0) -> Iterator[LogPiece]:
@@ -63,53 +64,40 @@ def _from_file(folder: Path, step: str, offset: int = 0) -> Iterator[LogPiece]:
 def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
     """Yields the logs of the steps on this computer, while they run or afterwards."""
     if steps and fold(services.store.journal_of(run_id)).before_wake == "running":
-        request = wire.WatchRequest(run_id=run_id, wait_s=5.0 if wait else 0.0)
         with ReconnectingHost(services.hosts, prewake.HERE, services.clock, services.observer) as link:
             if link.call(lambda s: s.status([run_id])):
-                ended: set[str] = set()
-                for step in steps:
-                    yield from _follow_step(link, request, step, ended, wait=wait)
+                yield from _followed(link, run_id, steps, wait=wait)
                 return
     for step in steps:
         yield from _from_file(services.store.folder(run_id), step)
 
 
 def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
-    run_id = saved.plan.run_id
-    read = dict.fromkeys(steps, 0)
+    run_id, read = saved.plan.run_id, dict.fromkeys(steps, 0)
+
+    def is_collected() -> bool:
+        """Then its machine may be off."""
+        store = services.store
+        return store.is_complete(run_id) or fold(store.journal_of(run_id)).stage is Stage.COLLECTED
+
+    def doubt() -> None:
+        if is_collected():
+            raise LinkLost(f"{saved.target.name} has been released")
+
     try:
-        if not _is_home(services, run_id):
-            for piece in _over_the_link(services, saved, steps, wait=wait):
-                yield piece
-                read[piece.step] += len(piece.data)
+        if not is_collected():
+            with new_link(services, saved.target) as link:
+                link.doubts.append(doubt)
+                _await_arrival(services, link, saved, wait=wait)
+                for piece in _followed(link, run_id, steps, wait=wait):
+                    yield piece
+                    read[piece.step] += len(piece.data)
             return
     except HostError:
-        if not _is_home(services, run_id):
+        if not is_collected():
             raise
     for step, offset in read.items():
         yield from _from_file(services.store.folder(run_id), step, offset)
-
-
-def _is_home(services: Services, run_id: str) -> bool:
-    """Whether the run is collected, so that its machine may be off."""
-    return services.store.is_complete(run_id) or fold(services.store.journal_of(run_id)).stage is Stage.COLLECTED
-
-
-def _over_the_link(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
-    def doubt() -> None:
-        if _is_home(services, saved.plan.run_id):
-            raise LinkLost(f"{saved.target.name} has been released")
-
-    ended: set[str] = set()
-    request = wire.WatchRequest(run_id=saved.plan.run_id, wait_s=5.0 if wait else 0.0)
-    link = new_link(services, saved.target)
-    link.doubts.append(doubt)
-    try:
-        _await_arrival(services, link, saved, wait=wait)
-        for step_id in steps:
-            yield from _follow_step(link, request, step_id, ended, wait=wait)
-    finally:
-        link.close()
 
 
 def _await_arrival(services: Services, link: ReconnectingHost, saved: SavedPlan, *, wait: bool) -> None:
@@ -124,28 +112,20 @@ def _await_arrival(services: Services, link: ReconnectingHost, saved: SavedPlan,
         services.clock.sleep(_ARRIVAL_POLL_S)
 
 
-def _follow_step(
-    link: ReconnectingHost, request: wire.WatchRequest, step: str, ended: set[str], *, wait: bool
-) -> Iterator[LogPiece]:
-    request.log_step, request.log_offset = step, 0
-    while True:
-        reply, data = link.call(lambda s: s.watch(request))
-        request.events_offset = reply.events_offset
-        ended.update(str(e.data.get("step")) for e in reply.events if e.type == "step_finished")
-        if data:
-            yield LogPiece(step, data)
-            request.log_offset = reply.log_offset + len(data)
-            continue
-        over = step in ended or reply.summary.status in wire.RUN_ENDINGS
-        if request.log_offset >= reply.log_size and (over or not wait):
-            return
-
-
-def _check_step(step: str | None, known: list[str]) -> None:
-    if step is not None and step not in known:
-        hint = (
-            did_you_mean(step, known)
-            if known
-            else ("the run ended before its first step; for the reason: fcctl results show")
-        )
-        raise NotFoundError(f"the run has no step '{step}'", hint=hint)
+def _followed(link: ReconnectingHost, run_id: str, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
+    """Yields what the host has of each step's log; with ``wait``, until the step has ended."""
+    request = wire.WatchRequest(run_id=run_id, wait_s=5.0 if wait else 0.0)
+    ended: set[str] = set()
+    for step in steps:
+        request.log_step, request.log_offset = step, 0
+        while True:
+            reply, data = link.call(lambda s: s.watch(request))
+            request.events_offset = reply.events_offset
+            ended.update(str(e.data.get("step")) for e in reply.events if e.type == "step_finished")
+            if data:
+                yield LogPiece(step, data)
+                request.log_offset = reply.log_offset + len(data)
+                continue
+            over = step in ended or reply.summary.status in wire.RUN_ENDINGS
+            if request.log_offset >= reply.log_size and (over or not wait):
+                break

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base import models
+from orchestrator.base.clock import wait_for
 from orchestrator.base.errors import ConflictError, FcctlError, HostFault, HostUnreachable, MachineStopped, RunNotFound
-from orchestrator.base.journal import LOOK_S, claim_within
+from orchestrator.base.journal import LOOK_S
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
@@ -60,7 +61,7 @@ def resumed(
     """A driver for an active run that nobody follows. ``patience_s`` replaces the target's ``reconnect_s``; ``hurry``
     limits the first answer; ``wait_s`` is for another fcctl that owns the run only to look at it. Raises ConflictError
     if another fcctl follows it, RunNotFound if it is not active."""
-    active = claim_within(wait_s, services.clock, lambda: services.store.claim(run_id))
+    active = wait_for(lambda: services.store.claim(run_id), wait_s, services.clock)
     if active is None:
         raise ConflictError(
             f"another fcctl process follows run {run_id}",

@@ -86,15 +86,11 @@ def send_bundles(
     """Sends the libraries of the plan's searches that the host lacks. Raises NotFoundError if nobody has them,
     HostFault if they arrive damaged."""
     for sha256 in sorted({step.tune.bundle for step in plan.steps if step.tune is not None}):
-        if _has_bundle(link, sha256):
+        if link.call(lambda s, sha256=sha256: s.bundle(sha256, 0, 0, b"")).ready:  # type: ignore[misc]
             continue
         bundle = bundles().find(sha256)
         observer.phase("sync", f"libraries of the search, {bundle.size / 1e6:.1f} MB")
         _send_bundle(link, bundle)
-
-
-def _has_bundle(link: ReconnectingHost, sha256: str) -> bool:
-    return link.call(lambda s: s.bundle(sha256, 0, 0, b"")).ready
 
 
 def _send_bundle(link: ReconnectingHost, bundle: Bundle) -> None:
@@ -155,16 +151,12 @@ class Collection:
     omitted: list[wire.Omitted]
 
 
-def everything(_path: str) -> bool:
-    return True
-
-
 def collect(
     link: ReconnectingHost,
     run_id: str,
     intake: FolderIntake,
     services: Services,
-    wanted_path: Callable[[str], bool] = everything,
+    wanted_path: Callable[[str], bool] = lambda _: True,
 ) -> Collection:
     """Fetches the missing files of a finished run that ``wanted_path`` accepts, and verifies all of them. Raises
     HostFault if a file's content differs from its checksum three times."""
@@ -224,20 +216,16 @@ KEPT_ON_HOST = 10
 LOW_BYTES = 2 * 1024**3
 
 
-def delete_old_runs(services: Services, link: ReconnectingHost) -> None:
-    """Deletes old runs on the host that are complete here; a failure does not matter."""
-    _forget_old(services, link, KEPT_ON_HOST)
-
-
 def make_room(services: Services, link: ReconnectingHost) -> None:
     """Before a run is sent: on a host whose disk is nearly full, not even the newest of the old runs stay."""
-    if link.call(lambda s: s.hello.free_bytes) < LOW_BYTES and (count := _forget_old(services, link, 0)):
+    if link.call(lambda s: s.hello.free_bytes) < LOW_BYTES and (count := delete_old_runs(services, link, 0)):
         runs = plural(count, "old run")
         services.observer.note(f"the disk of {link.target.name} is nearly full: fcctl deleted {runs} there")
 
 
-def _forget_old(services: Services, link: ReconnectingHost, keep: int) -> int:
-    """How many went."""
+def delete_old_runs(services: Services, link: ReconnectingHost, keep: int = KEPT_ON_HOST) -> int:
+    """Deletes old runs on the host that are complete here, but the newest ``keep``; returns how many. A failure is only
+    noted."""
     count = 0
     try:
         summaries = link.session().status(None)

@@ -3,7 +3,6 @@ change skips is due right after it, one that the autumn change repeats is due on
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ class Schedule(BaseModel):
     @field_validator("cron")
     @classmethod
     def _cron_means_something(cls, value: str) -> str:
-        check_cron(value)
+        _simulation(value, datetime.now(UTC))
         return value
 
     @field_validator("timezone")
@@ -69,12 +68,8 @@ class Schedule(BaseModel):
         return f"{self.cron} {self.timezone or ''}"
 
 
-def check_cron(line: str) -> None:
-    """Raises ValueError, with the reason, if a cron line can never be due."""
-    _simulation(line, datetime.now(UTC))
-
-
 def _simulation(line: str, after: datetime) -> CronSim:
+    """The times of a cron line. Raises ValueError, with the reason, if it can never be due."""
     from cronsim import CronSim, CronSimError
 
     words = _ALIASES.get(line.strip().lower(), line).split()
@@ -85,13 +80,10 @@ def _simulation(line: str, after: datetime) -> CronSim:
     try:
         simulation = CronSim(" ".join(words), after)
     except (CronSimError, ValueError, AssertionError) as e:
-        raise ValueError(f"'{line}' is not a valid cron expression: {_reason(str(e))}") from None
+        text = " ".join(str(e).split())
+        reason = (text[:1].lower() + text[1:]) or "a field is out of range"
+        raise ValueError(f"'{line}' is not a valid cron expression: {reason}") from None
     return simulation
-
-
-def _reason(text: str) -> str:
-    text = re.sub(r"\s+", " ", text).strip()
-    return (text[:1].lower() + text[1:]) or "a field is out of range"
 
 
 def due_between(schedule: Schedule, after: datetime, until: datetime, limit: int = MOST_RECORDED) -> list[datetime]:

@@ -1,5 +1,5 @@
-"""The schedules of a workspace: what is due now, one firing from its start to its end, and the record of firings:
-``results/schedules/<name>.jsonl``, one flushed line each, and two locks."""
+"""The schedules of a workspace: what a new one must be, what is due now, one firing from its start to its end, and the
+record of firings: ``results/schedules/<name>.jsonl``, one flushed line each, and two locks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +17,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from fcctl_remote.base.files import flush, sync_folder, write_all
+from orchestrator.base import models
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import BudgetError, ConflictError, FcctlError, UsageError
 from orchestrator.base.files import disk_errors, make_folders, write_atomic
 from orchestrator.base.journal import OwnerLock
+from orchestrator.machines.targets import Name, Target
 from orchestrator.money import firings as counted
 from orchestrator.money.book import FiringCost, SpendingBook
 from orchestrator.money.caps import Budget
 from orchestrator.money.firings import FIRING
+from orchestrator.money.prices.rates import usd_per_hour
+from orchestrator.runs.job.files import StepSearch
+from orchestrator.runs.job.job import Job
+from orchestrator.runs.job.plan import check_settings, check_variants
 from orchestrator.schedules.due import Firing, Schedule, decide, read_past, upcoming
 
 #: A firing that was begun this recently may not have taken its lock yet.
@@ -273,17 +279,13 @@ class FiringRecords:
         write_atomic(path.parent, path.name, b"".join([before, b"\n" if before else b"", line.encode(), b"\n"]))
         return True
 
-    @contextmanager
-    def deciding(self) -> Iterator[bool]:
+    def deciding(self) -> AbstractContextManager[bool]:
         """Whether this process alone decides what is due; the lock ends with the process."""
-        with self._held("tick") as held:
-            yield held
+        return self._held("tick")
 
-    @contextmanager
-    def firing(self, name: str) -> Iterator[bool]:
+    def firing(self, name: str) -> AbstractContextManager[bool]:
         """The lock of a firing of ``name``; False: another one is active."""
-        with self._held(f"{name}.firing", _LOOKERS_S) as held:
-            yield held
+        return self._held(f"{name}.firing", _LOOKERS_S)
 
     def at_work(self, name: str) -> bool:
         with self._held(f"{name}.firing") as free:
@@ -319,3 +321,76 @@ def _firing(line: bytes) -> Firing | None:
         return Firing.model_validate_json(line) if line.strip() else None
     except ValidationError:
         return None
+
+
+_HINTS = {
+    "cron": 'minute hour day-of-month month day-of-week: --cron "0 2 * * 1-5"',
+    "timezone": "use a name of the time zone database: --timezone UTC, --timezone Europe/Berlin (default: this"
+    " computer's)",
+}
+
+
+def checked(
+    name: str,
+    values: Mapping[str, Any],
+    present: Collection[str],
+    budget: Budget,
+    target: Target,
+    job: Job,
+    searches: Mapping[str, StepSearch],
+) -> Schedule:
+    """Returns the schedule that ``values`` describe. Raises ConflictError if the name is ``present``, UsageError for a
+    wrong cron line, zone, setting or variant, BudgetError for a cap that allows no firing."""
+    if name in present:
+        hint = f"fcctl schedule rm {name}, or choose another name"
+        raise ConflictError(f"the schedule '{name}' already exists", hint=hint)
+    new = _valid(name, values)
+    check_settings(job, new.settings)
+    check_variants(job, job.steps, new.settings, searches)
+    _check_caps(new, budget, target)
+    return new
+
+
+def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
+    from pydantic import TypeAdapter
+
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        raise UsageError(
+            f"'{name}' is not a valid schedule name",
+            hint="use at most 24 characters: a-z, 0-9, and hyphens inside the name",
+        ) from None
+    try:
+        return Schedule.model_validate(dict(values))
+    except ValidationError as e:
+        first = e.errors()[0]
+        key = str(first["loc"][0])
+        option = {"budget_usd": "--budget", "per_month_usd": "--per-month", "catch_up_minutes": "--catch-up"}
+        said = f"{option.get(key, f'--{key}')}: {models.reason(first)}"
+        raise UsageError(said, hint=_HINTS.get(key, "fcctl schedule add --help")) from None
+
+
+def _check_caps(new: Schedule, budget: Budget, target: Target) -> None:
+    rate = usd_per_hour(target, budget)
+    per_run = new.budget_usd or budget.per_run_usd
+    minute = rate / 60
+    if per_run is not None and per_run < minute:
+        raise BudgetError(
+            f"a firing's budget of ${per_run:g} is less than one minute on '{target.name}' costs",
+            cause=f"a minute costs ${minute:.4f}, and the cloud bills at least one minute",
+            hint=f"for ten minutes: --budget {max(0.01, minute * 10):.2f}",
+        )
+    if new.per_month_usd is None:
+        return
+    if per_run is None:
+        raise BudgetError(
+            "a cap for the month also needs a cap for each run",
+            cause="before a firing starts, fcctl compares its cap with the rest of the month's cap",
+            hint="add --budget USD, or set [budget] per_run_usd",
+        )
+    if per_run > new.per_month_usd:
+        raise BudgetError(
+            f"no firing could start: one may cost ${per_run:g}, but a whole month only ${new.per_month_usd:g}",
+            hint=f"use --budget {new.per_month_usd:g} or less",
+        )

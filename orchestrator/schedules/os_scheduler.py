@@ -56,7 +56,9 @@ def install(kind: Kind, entry: Entry) -> list[str]:
         for name, text in render(kind, entry).items():
             write_atomic(folder, name, text.encode())
     paths = [str(folder / name) for name in render(kind, entry)]
-    _check_files(kind, paths)
+    check = ["plutil", "-lint"] if kind == "launchd" else ["systemd-analyze", "--user", "verify"]
+    if shutil.which(check[0]):
+        must([*check, *paths])
     if kind == "launchd":
         load(entry)
     else:
@@ -150,13 +152,6 @@ def _folder(kind: Kind) -> Path:
         return agents_folder()
     config = os.environ.get("XDG_CONFIG_HOME")
     return (Path(config) if config else Path.home() / ".config") / "systemd" / "user"
-
-
-def _check_files(kind: Kind, paths: Sequence[str]) -> None:
-    if kind == "launchd" and shutil.which("plutil"):
-        must(["plutil", "-lint", *paths])
-    if kind == "systemd" and shutil.which("systemd-analyze"):
-        must(["systemd-analyze", "--user", "verify", *paths])
 
 
 #: Of a unit, and of a plist.
@@ -315,12 +310,9 @@ class Entry:
         digest = hashlib.sha256(str(workspace).encode()).hexdigest()[:8]
         fcctl = (sys.executable, "-P", "-m", "orchestrator.cli.entry")  # -P: the workspace's modules are not Python's
         argv = (*fcctl, "-C", str(workspace), "--quiet", "schedule", "tick")
-        return cls(f"fcctl-{slug(workspace.name)[:32] or 'workspace'}-{digest}", argv, workspace, _path())
-
-
-def _path() -> str:
-    parts = os.environ.get("PATH", "").split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys(p for p in [*parts, "/usr/local/bin", "/usr/bin", "/bin"] if p))
+        parts = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/bin", "/usr/bin", "/bin"]
+        path = os.pathsep.join(dict.fromkeys(filter(None, parts)))
+        return cls(f"fcctl-{slug(workspace.name)[:32] or 'workspace'}-{digest}", argv, workspace, path)
 
 
 def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:

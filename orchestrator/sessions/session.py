@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from fcctl_remote import wire
-from orchestrator.base.clock import iso
+from orchestrator.base.clock import iso, wait_for
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, NotFoundError
-from orchestrator.base.journal import LOOK_S, claim_within
+from orchestrator.base.journal import LOOK_S
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.leases.session_files import LockedSession
@@ -135,7 +135,7 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
     be on."""
     if session_id not in services.sessions.open():
         raise NotFoundError(f"session {session_id} has ended", hint="to see its cost: fcctl cost ledger --by run")
-    session = claim_within(LOOK_S, services.clock, lambda: services.sessions.claim(session_id))
+    session = wait_for(lambda: services.sessions.claim(session_id), LOOK_S, services.clock)
     if session is None:
         raise ConflictError(
             f"another fcctl process is starting or stopping session {session_id}", hint="try again in a minute"

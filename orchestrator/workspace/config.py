@@ -187,12 +187,10 @@ def _split_list(path: Path, text: str) -> Any:
     fields = [model.model_fields.get(path[-1]) for model in KINDS.values()] if path[0] == "targets" else []
     if path[0] == "notify":
         fields = [Notify.model_fields.get(path[-1])]
-    is_list = any(f is not None and get_origin(_bare(f.annotation)) is list for f in fields)
+    types = [f.annotation for f in fields if f is not None]
+    bare = [get_args(t)[0] if get_origin(t) is Annotated else t for t in types]
+    is_list = any(get_origin(t) is list for t in bare)
     return [part.strip() for part in text.split(",")] if is_list else text
-
-
-def _bare(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _put(data: dict[str, Any], path: Path, value: Any) -> None:

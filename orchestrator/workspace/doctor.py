@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError, plural
-from orchestrator.base.installation import Finding, Status, install_command
+from orchestrator.base.installation import Finding, Status, install_command, sshd_program
 from orchestrator.machines.connect.reconnect import mended
 from orchestrator.machines.connect.ssh.config import host_key
 from orchestrator.machines.host_api import HostConnector
@@ -141,8 +141,7 @@ def _failed(section: str, name: str, error: FcctlError) -> Finding:
 
 def check_sandbox(target: SandboxTarget) -> Iterator[Finding]:
     """What the sandbox's machine is made of."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin"
-    program = shutil.which("sshd", path=path)
+    program = sshd_program()
     why = program or "sshd is not installed on this computer: the sandbox needs it"
     fix = None if program else install_command("openssh-server")
     yield Finding(f"target {target.name}", "sshd", "ok" if program else "fail", why, fix)

@@ -39,13 +39,10 @@ def find_root(start: Path) -> Path:
 def roots(start: Path) -> Iterator[Path]:
     """The folders from ``start``, an absolute path, upward that may be a workspace's."""
     for folder in (start, *start.parents):
-        if (folder / FILE_NAME).is_file() and not _is_result(folder.resolve()):
+        real = folder.resolve()
+        # A run left what is in a run's folder, or below the results of a workspace around it.
+        if (folder / FILE_NAME).is_file() and not any(_is_run(p) or _holds(p, real) for p in (real, *real.parents)):
             yield folder
-
-
-def _is_result(folder: Path) -> bool:
-    """Whether a run left it: it is in a run's folder, or below the results of a workspace around it."""
-    return any(_is_run(above) or _holds(above, folder) for above in (folder, *folder.parents))
 
 
 def _is_run(folder: Path) -> bool:

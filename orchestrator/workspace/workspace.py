@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from orchestrator.base.errors import ConfigError, NotFoundError, nearest
 from orchestrator.base.files import user_folder
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import Target
-from orchestrator.money.prices import file as price_file
 from orchestrator.workspace import config
 from orchestrator.workspace.root import FILE_NAME, find_root
 
@@ -37,10 +36,6 @@ class Workspace:
     @property
     def config(self) -> config.Config:
         return self.loaded.config
-
-    @property
-    def jobs_dir(self) -> Path:
-        return self.root / Path(self.config.project.jobs).expanduser()
 
     @property
     def results_dir(self) -> Path:
@@ -67,7 +62,8 @@ class Workspace:
         """The jobs of this workspace and the built-in ones."""
         from orchestrator.runs.job.files import JobFiles  # imports a YAML parser
 
-        return JobFiles(self.root, self.jobs_dir, lambda: self.searches)
+        folder = self.root / Path(self.config.project.jobs).expanduser()
+        return JobFiles(self.root, folder, lambda: self.searches)
 
     @cached_property
     def searches(self) -> TuneFiles:
@@ -156,20 +152,14 @@ def find_workspace(start: Path, environ: Mapping[str, str] | None = None) -> Wor
     loaded = config.combine(
         [*files, config.env_layer(environ, sorted(targets))], default_name=slug(root.name)[:48].strip("-")
     )
-    return Workspace(root, _with_prices(loaded))
+    budget = loaded.config.budget.with_prices(cache(_prices))
+    return Workspace(root, replace(loaded, config=loaded.config.model_copy(update={"budget": budget})))
 
 
-def _with_prices(loaded: config.Loaded) -> config.Loaded:
-    """The same with the price list that the user fetched, else with the provider's of this version."""
-    fetched = price_file.read(_list_prices)
-    budget = loaded.config.budget.with_prices(_list_prices if fetched is None else lambda: fetched)
-    return replace(loaded, config=loaded.config.model_copy(update={"budget": budget}))
+def _prices() -> PriceTable:
+    from orchestrator.providers.registry import price_table  # not needed for SSH hosts
 
-
-def _list_prices() -> PriceTable:
-    from orchestrator.providers.gcp.list_prices import LIST_PRICES  # not needed for SSH hosts
-
-    return LIST_PRICES
+    return price_table()
 
 
 def user_config_file(environ: Mapping[str, str]) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.results import imported
+from orchestrator.results import export
 from tests.support.workspace import REPOSITORY
 
 pytestmark = [
@@ -36,7 +36,7 @@ def checked(folder: Path, run_id: str) -> tuple[int, list[str]]:
 
 
 def test_the_published_run_passes_the_checklist(tmp_path: Path) -> None:
-    imported.published_workspace(REPOSITORY, tmp_path)
+    export.published_workspace(REPOSITORY, tmp_path)
     code, lines = checked(tmp_path, PROFILED)
     assert [line for line in lines if line.startswith("[FAIL]")] == []
     assert (code, len([line for line in lines if line.startswith("[PASS]")])) == (0, 12)
@@ -46,7 +46,7 @@ def test_the_published_run_passes_the_checklist(tmp_path: Path) -> None:
 
 
 def test_a_run_that_failed_does_not(tmp_path: Path) -> None:
-    imported.published_workspace(REPOSITORY, tmp_path)
+    export.published_workspace(REPOSITORY, tmp_path)
     code, lines = checked(tmp_path, FAILED)
     assert code == 1
     assert "[FAIL] the run passed, and none of its gates is undecided" in lines

@@ -20,8 +20,8 @@ from orchestrator.base.clock import SystemClock
 from orchestrator.base.errors import FcctlError
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.intake import FolderIntake
+from orchestrator.results.store.names import Tag
 from orchestrator.results.store.store import FileStore
-from orchestrator.results.tags import Tag
 from orchestrator.runs.transfer import collect
 from tests.power_cut.base_subjects import LONG
 from tests.power_cut.play import Done, Subject

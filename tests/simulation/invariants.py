@@ -14,7 +14,6 @@ from tests.simulation.firings import check_firings
 from tests.simulation.host import HERE, Guest
 from tests.simulation.schedule import ELSEWHERE
 from tests.simulation.world import Actor, Violation
-from tests.support.budgets import listed
 
 if TYPE_CHECKING:
     from tests.simulation.episode import Episode, Workspace
@@ -149,7 +148,7 @@ def _check_ledger(episode: Episode, services: Services) -> None:
     kinds = {fault.kind for fault in episode.schedule.faults}
     if kinds & {"cloud_down", "lost_reply", "misreported", "other", "beside", "abroad"}:
         return
-    audit(services, episode.targets, listed(), workspace="sim")
+    audit(services, episode.targets, workspace="sim")
     lines = [line for line in ledger_lines(services) if line.what is None]
     known = sum(line.seconds for line in lines if not (line.machine or "").startswith(ELSEWHERE))
     cloud = episode.cloud

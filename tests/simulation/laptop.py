@@ -16,7 +16,6 @@ from orchestrator.money.book import Change, SpendingBook
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs.machine import pending_releases as debts
 from orchestrator.runs.source.api import Source
 from tests.simulation.world import Actor, Killed, World
 
@@ -204,12 +203,9 @@ def no_threads() -> Iterator[None]:
     class Threading:
         Thread = Inline
 
-    modules: list[Any] = [links, debts]
-    before = [module.threading for module in modules]
-    for module in modules:
-        module.threading = Threading
+    own = links.threading
+    links.threading = Threading
     try:
         yield
     finally:
-        for module, own in zip(modules, before, strict=True):
-            module.threading = own
+        links.threading = own

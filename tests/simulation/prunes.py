@@ -24,10 +24,10 @@ USD_PER_GB = {"disk": 0.10, "snapshot": 0.05, "address": 0.0}
 def prune_all(episode: Episode, workspace: Workspace, services: Services) -> None:
     """The plan and what it deletes; then the audit is held against the cloud's own list."""
     targets, before = episode.targets, _given_up(episode)
-    planned = plan_pruning(services, targets, episode.budget, workspace=workspace.root.name)
+    planned = plan_pruning(services, targets, workspace=workspace.root.name)
     problems = prune(services, targets, planned)
     there = _resources(episode)
-    found = audit(services, targets, episode.budget, workspace=workspace.root.name)
+    found = audit(services, targets, workspace=workspace.root.name)
     if problems or found.unanswered or _resources(episode) != there or _given_up(episode) != before:
         return
     unused = sum(one.gb * USD_PER_GB[one.kind] for one in there if not one.users)

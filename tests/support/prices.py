@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
-from orchestrator.money.prices import file as price_file
+from orchestrator.providers import registry
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 
 
@@ -16,5 +16,5 @@ def write_prices(home: Path, days_old: int = 0) -> str:
     """Keep them in ``home``; their date. The tests' plans are those of a user whose prices are fresh, in every year."""
     date = (datetime.now(UTC) - timedelta(days=days_old)).date().isoformat()
     with mock.patch.dict(os.environ, HOME=str(home)):
-        price_file.write(replace(LIST_PRICES, date=date, source="tests"))
+        registry.write_prices(replace(LIST_PRICES, date=date, source="tests"))
     return date

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flashcore import advice
-from orchestrator.results import imported
+from orchestrator.results import export
 from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
@@ -17,7 +17,7 @@ H200 = Path(__file__).resolve().parents[2] / "results/reference/h200/20261121t11
 
 def install(results: Path, run_id: str | None = None, source: Path = H200) -> Path:
     """Put the run into ``results/runs``, with what FlashCore says of it today; returns its folder."""
-    folder = imported.install_published(source, results, run_id)
+    folder = export.install_published(source, results, run_id)
     for path in folder.glob("steps/*/out/*.json"):
         document = json.loads(path.read_text())
         advise(document)

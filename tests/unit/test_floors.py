@@ -67,23 +67,23 @@ LIBRARIES_OF_A_SEARCH = {"optuna", "numpy", "dask", "distributed", "tornado", "y
 #: Modules that are only imported where their libraries are known to be.
 NEED_LIBRARIES_AT_ONCE = ("fcctl_tune.search.storage",)
 #: Loaded by every command, whatever it is: `fcctl --version` pays for each import at module level.
-FRAME = ("context", "entry", "failures", "main", "output")
+FRAME = ("context", "entry", "failures", "main")
 SLOW = ("pydantic", "rich", "paramiko", "fabric", "yaml", "platformdirs", "sqlite3", "asyncio", "importlib.metadata")
 #: Rules: decisions on data, with no file, process, socket, thread or signal.
 PURE = """
     leases: session_rules
     machines: cloud power_history targets
     machines/provision: actions decide endpoint
-    money: audit billable caps estimate ledger reservations
+    money: audit billable caps ledger reservations
     money/prices: machine rates table
     providers/gcp: list_prices refusals
-    results: records tags timings tuning
+    results: records timings tuning
     results/store: names
     results/compare: facts rows verdicts
     results/statistics: effect ranks
     runs: lifecycle
     runs/cost: machine_cost
-    runs/job: built_in job plan saved_plan
+    runs/job: job plan saved_plan
     schedules: due
     tune: adoption fleet_rules search_file
     workspace: config starter

@@ -155,16 +155,16 @@ def preflight(cli: Cli, target: str | None, accepted: AcceptedPrices) -> None:
     chosen = cli.workspace().target(target)
     with opened(cli) as services:
         services.observer.phase("preflight", chosen.name)
-        link = new_link(services, chosen)
         try:
-            report = link.call(lambda s: s.probe(chosen.env))
+            with new_link(services, chosen) as link:
+                report = link.call(lambda s: s.probe(chosen.env))
         except HostUnreachable:
             if not _is_off(services, chosen):
                 raise
-            _run_it(cli, services, chosen, accepted)
-            return
-        finally:
-            link.close()
+            report = None
+    if report is None:
+        _run_it(cli, chosen, accepted)
+        return
     cli.show(report["document"], lambda: click.echo(clean_text(report["text"])))
     raise SystemExit(report["exit_code"])
 
@@ -182,24 +182,15 @@ def _is_off(services: Services, target: Target) -> bool:
         return False
 
 
-def _run_it(cli: Cli, services: Services, target: Target, accepted: AcceptedPrices) -> None:
+def _run_it(cli: Cli, target: Target, accepted: AcceptedPrices) -> None:
     """Wakes the machine for a run of the preflight job, and releases it."""
-    from orchestrator.cli.launching import collect_and_finish, confirm
-    from orchestrator.runs.cost.estimate import with_own_price
-    from orchestrator.runs.job.prepare import RunRequest, prepare
-    from orchestrator.runs.reopen import new_link
-    from orchestrator.runs.run import run
+    from orchestrator.cli.launching import Launching, launch
+    from orchestrator.runs.job.prepare import RunRequest
 
-    workspace = cli.workspace()
-    services.observer.note(f"the machine of {target.name} is off; fcctl starts it for this check")
-    budget = with_own_price(services, target, workspace.config.budget, accepted)
-    wanted = RunRequest(workspace.jobs.built_in(JOB), target, {})
-    prepared = prepare(services, workspace.root, workspace.config.project.name, budget, wanted)
-    with services.observer.aside():
-        confirm(cli, [prepared.saved], capped=False)
-    link = new_link(services, target)
-    goes = partial(run, services, link, prepared.saved, prepared.source)
-    collect_and_finish(cli, services, goes, tell=partial(_tell, cli))
+    cli.note(f"the machine of {target.name} is off; fcctl starts it for this check")
+    how = Launching(target.name, accept_price=accepted.own, accept_old_prices=accepted.old)
+    job = cli.workspace().jobs.built_in(JOB)
+    launch(cli, how, lambda on: RunRequest(job, on, {}), None, tell=partial(_tell, cli))
 
 
 def _tell(cli: Cli, record: RunRecord, folder: Path) -> None:

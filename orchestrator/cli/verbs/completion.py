@@ -124,7 +124,7 @@ def complete_with(names: Callable[[], Iterable[str]]) -> Any:
 
 
 def job_names() -> list[str]:
-    from orchestrator.runs.job.built_in import BUILT_IN
+    from orchestrator.runs.job.files import BUILT_IN
 
     root, data = _workspace()
     folder = root / str(table(data.get("project")).get("jobs", "jobs"))

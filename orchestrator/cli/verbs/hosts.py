@@ -43,14 +43,14 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
     from orchestrator.views.tables.hosts import print_rows, row_json
 
     workspace = cli.workspace()
-    targets, budget = workspace.config.targets, workspace.config.budget
+    targets = workspace.config.targets
     with cli.services() as services:
         if offline:
-            rows = workflow.rows_known(services, targets, budget)
+            rows = workflow.rows_known(services, targets)
         else:
-            rows = workflow.rows(services, targets, budget, workspace=workspace.label)
+            rows = workflow.rows(services, targets, workspace=workspace.label)
         if cloud and not offline:
-            rows += workflow.unnamed_rows(services, targets, budget, workspace=workspace.label)
+            rows += workflow.unnamed_rows(services, targets, workspace=workspace.label)
         now = services.clock.now()
     cli.show({"hosts": [row_json(row) for row in rows]}, lambda: print_rows(rows, cli.console, now))
 
@@ -148,11 +148,11 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     if (others and not stopping) or (names and not others):
         raise UsageError("a machine name needs --stop --others", hint="fcctl hosts audit --stop --others NAME")
     workspace = cli.workspace()
-    targets, budget = workspace.config.targets, workspace.config.budget
+    targets = workspace.config.targets
     with cli.services() as services:
         if services.store.pending_releases():
             retry_releases(services)
-        found = workflow.audit(services, targets, budget, workspace=workspace.label)
+        found = workflow.audit(services, targets, workspace=workspace.label)
         now = services.clock.now()
         workflow.notify_of_strays(services, found)
         if not cli.json:
@@ -160,7 +160,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
         doomed = [*found.strays, *workflow.named(found, names)] if stopping else []
         if others and not names:
             doomed += _typed(cli, found.others)
-        ended = workflow.stop(services, targets, budget, doomed, workspace=workspace.label)
+        ended = workflow.stop(services, targets, doomed, workspace=workspace.label)
         for one in ended:
             if not (one.stopped or one.kept):
                 cli.left_on.add(_still_on(one))
@@ -185,7 +185,7 @@ def prune(cli: Cli, target: str | None) -> int:
     workspace = cli.workspace()
     targets = workspace.config.targets
     with app.opened(cli) as services:
-        planned = workflow.plan_pruning(services, targets, workspace.config.budget, workspace=workspace.label)
+        planned = workflow.plan_pruning(services, targets, workspace=workspace.label)
         for kept in planned.kept:
             cli.note(f"{kept.orphan.thing.name} is kept: {kept.why}")
         for part in planned.unanswered:

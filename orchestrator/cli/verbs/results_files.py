@@ -18,7 +18,7 @@ from orchestrator.base.errors import FcctlError, UsageError, plural
 from orchestrator.base.files import replacing
 from orchestrator.base.installation import version
 from orchestrator.base.json_text import pick
-from orchestrator.cli.context import Cli, CliCommand
+from orchestrator.cli.context import Cli, CliCommand, Parsed
 
 if TYPE_CHECKING:
     from orchestrator.results.look import Shown
@@ -128,7 +128,7 @@ def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool, form: str, at: 
     they are called unverified wherever they are shown, and no comparison with them has a verdict.
     """
     from orchestrator.results.archive import read
-    from orchestrator.results.imported import import_figures
+    from orchestrator.results.export import import_figures
 
     if form == "archive" and (at or gpu):
         raise click.UsageError("--at and --gpu need --format flashcore")
@@ -174,9 +174,25 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([hdwmy])", re.IGNORECASE)
 _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "y": 365 * 86_400.0}
 
 
+def age(text: str) -> float:
+    """Seconds. Raises ValueError."""
+    if match := _AGE.fullmatch(text.strip()):
+        return float(match[1]) * _SECONDS[match[2].lower()]
+    raise ValueError(f"expected an age such as 90d, not {text[:40]!r}")
+
+
+def size(text: str) -> int:
+    """Bytes. Raises ValueError."""
+    if match := _SIZE.fullmatch(text.strip()):
+        return int(float(match[1]) * 1000 ** ("", "k", "m", "g", "t").index(match[2].lower()))
+    raise ValueError(f"expected a size such as 10GB, not {text[:40]!r}")
+
+
 @click.command(cls=CliCommand)
-@click.option("--older-than", metavar="AGE", help="Runs older than 12h, 90d, 8w, 6m (of 30 days) or 1y.")
-@click.option("--max-size", metavar="SIZE",
+@click.option(
+    "--older-than", type=Parsed(age), metavar="AGE", help="Runs older than 12h, 90d, 8w, 6m (of 30 days) or 1y."
+)
+@click.option("--max-size", type=Parsed(size), metavar="SIZE",
               help="Oldest runs first, until the remaining runs take no more than SIZE, such as 10GB.")  # fmt: skip
 @click.option(
     "--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="Keep this many newest runs."
@@ -186,7 +202,7 @@ _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "m": 30 * 86_400.0, "
 @click.option("--job", help="Only runs of this job.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be deleted; delete nothing.")
 def prune(
-    cli: Cli, older_than: str | None, max_size: str | None, keep_last: int, keep_best: int, job: str | None,
+    cli: Cli, older_than: float | None, max_size: int | None, keep_last: int, keep_best: int, job: str | None,
     dry_run: bool,
 ) -> None:  # fmt: skip
     """Delete runs by age or size. Tagged runs are always kept.
@@ -198,7 +214,7 @@ def prune(
     from orchestrator.runs.cost.owners import book_runs
     from orchestrator.runs.transfer import amount
 
-    rules = Rules(_age(older_than), _size(max_size), keep_last, keep_best, job)
+    rules = Rules(older_than, max_size, keep_last, keep_best, job)
     with cli.services() as services:
         planned = plan(services.store, rules, services.clock.now())
         done = bool(planned.doomed) and not dry_run
@@ -229,24 +245,6 @@ def _prune_text(planned: Plan, head: str) -> str:
     rest = [f"  ... and {len(planned.doomed) - 30} more"] if len(planned.doomed) > 30 else []
     total = f"{plural(len(planned.doomed), 'run')}, {amount(planned.bytes)}{_spared(planned)}"
     return "\n".join([head, *lines, *rest, total])
-
-
-def _age(text: str | None) -> float | None:
-    if text is None:
-        return None
-    match = _AGE.fullmatch(text.strip())
-    if not match:
-        raise UsageError(f"--older-than {text[:40]!r} is not an age", hint="example: --older-than 90d")
-    return float(match[1]) * _SECONDS[match[2].lower()]
-
-
-def _size(text: str | None) -> int | None:
-    if text is None:
-        return None
-    match = _SIZE.fullmatch(text.strip())
-    if not match:
-        raise UsageError(f"--max-size {text[:40]!r} is not a size", hint="example: --max-size 10GB")
-    return int(float(match[1]) * 1000 ** ("", "k", "m", "g", "t").index(match[2].lower()))
 
 
 REPORT_ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".pdf": "pdf"}
@@ -333,8 +331,6 @@ def _write_charts(pictures: Sequence[Chart], folder: Path, *, dark: bool) -> dic
 
 def _relative(written: dict[str, str], output: str | None) -> dict[str, str]:
     """The charts' places as the Markdown file names them."""
-    import os
-
     start = Path(output).parent if output else Path()
     return {name: Path(os.path.relpath(path, start)).as_posix() for name, path in written.items()}
 

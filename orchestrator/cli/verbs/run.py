@@ -10,7 +10,7 @@ import click
 
 from orchestrator.app import opened
 from orchestrator.base.times import seconds
-from orchestrator.cli.context import Cli, CliCommand
+from orchestrator.cli.context import Cli, CliCommand, Parsed
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import (
     Launching,
@@ -25,7 +25,7 @@ from orchestrator.cli.launching import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.cli.verbs.results_compare import Comparing
+    from orchestrator.cli.verbs.results import Comparing
     from orchestrator.machines.targets import Target
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
@@ -49,11 +49,14 @@ if TYPE_CHECKING:
               help="Run the job N times; --compare uses all N runs.")  # fmt: skip
 @click.option("--resume", "cut_off", metavar="RUN", help="Resume RUN, which was interrupted.")
 @click.option(
-    "--timeout", metavar="TIME", help="With --resume: a time limit of at least this for its first unfinished step."
+    "--timeout",
+    type=Parsed(seconds),
+    metavar="TIME",
+    help="With --resume: a time limit of at least this for its first unfinished step.",
 )
 def run(
     cli: Cli, job: str | None, how: Launching, steps: str | None, skip: tuple[str, ...], against: str | None,
-    fail_on: tuple[str, ...], repeat: int, cut_off: str | None, timeout: str | None,
+    fail_on: tuple[str, ...], repeat: int, cut_off: str | None, timeout: float | None,
 ) -> None:  # fmt: skip
     """Send the source to a target, run JOB's steps and gates there, collect the results.
 
@@ -91,7 +94,7 @@ def run(
     name = job
 
     def compare(services: Services) -> Comparing:
-        from orchestrator.cli.verbs.results_compare import Comparing
+        from orchestrator.cli.verbs.results import Comparing
 
         return Comparing.of(services, str(against), fail_on, cli.workspace().root)
 
@@ -122,7 +125,7 @@ def _repeat(
     cli.note(f"to compare all {count} as one side: fcctl results compare RUN {','.join(done)}")
     if comparing is not None:
         with cli.services() as services:
-            comparing.report_all(cli, services, done)
+            comparing.report(cli, services, done)
 
 
 def _wanted(
@@ -140,14 +143,10 @@ def _wanted(
     )
 
 
-def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
+def _resume(cli: Cli, name: str, timeout: float | None, how: Launching) -> None:
     from orchestrator.runs.cost.estimate import with_own_rates
     from orchestrator.runs.resume_run import resume_run
 
-    try:
-        limit = seconds(timeout) if timeout is not None else None
-    except ValueError as error:
-        raise click.UsageError(f"--timeout: {error}") from None
     budget = cli.workspace().config.budget
 
     def asked(saved: SavedPlan) -> None:
@@ -159,7 +158,7 @@ def _resume(cli: Cli, name: str, timeout: str | None, how: Launching) -> None:
 
         def goes() -> Finished | None:
             return resume_run(
-                services, run_id, asked, detach=how.detach, timeout_s=limit,
+                services, run_id, asked, detach=how.detach, timeout_s=timeout,
                 price=lambda saved: with_own_rates(services, saved, budget, how.accepted),
             )  # fmt: skip
 

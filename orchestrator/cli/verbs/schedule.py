@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -42,8 +42,9 @@ def add(
 ) -> None:  # fmt: skip
     """Add the schedule NAME to fcctl.toml."""
     from orchestrator.runs.job.plan import parse_settings
-    from orchestrator.schedules import add as schedule_add
     from orchestrator.schedules import os_scheduler
+    from orchestrator.schedules.due import upcoming
+    from orchestrator.schedules.fire import checked
     from orchestrator.workspace import root
 
     workspace = cli.workspace()
@@ -55,9 +56,9 @@ def add(
     given = {key: value for key, value in values.items() if value is not None}
     checked_job, searches = workspace.with_searches(workspace.jobs.get(job))
     present, caps = workspace.config.schedules, workspace.config.budget
-    new = schedule_add.checked(name, given, present, caps, on, checked_job, searches)
+    new = checked(name, given, present, caps, on, checked_job, searches)
     root.add_table(workspace.root / FILE_NAME, ("schedules", name), given)
-    times = schedule_add.first_times(new, time.time())
+    times = upcoming(new, datetime.now(UTC), 3)
     if cli.show({"schedule": name, "next": [t.isoformat() for t in times]}):
         return
     shown = ", ".join(local(t.timestamp()) for t in times) or "never"

@@ -14,7 +14,7 @@ import click
 from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.base.times import seconds
-from orchestrator.cli.context import Cli, CliCommand
+from orchestrator.cli.context import Cli, CliCommand, Parsed
 from orchestrator.cli.launching import Launching, launch, launching, revision, workspace_with
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 @click.option("--space", type=click.Path(dir_okay=False), metavar="FILE",
               help="Without NAME: a search file; with NAME: a file with another search space for it.")  # fmt: skip
 @click.option("--seed", type=int, metavar="N", help="Random seed of the search.")
-@click.option("--timeout", default="1h", show_default=True, metavar="TIME", help="Time limit of the search.")
+@click.option(
+    "--timeout", type=Parsed(seconds), default="1h", show_default=True, metavar="TIME", help="Time limit of the search."
+)
 @click.option("--hosts", type=click.IntRange(1, 16), metavar="N",
               help="Search on N machines like the target (kind gcp): also NAME-2, NAME-3, ...")  # fmt: skip
 @click.option("--resume", "cut_off", metavar="RUN",
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="With --adopt: also accept winners that are not proven.")
 def tune(
     cli: Cli, search: str | None, how: Launching, trials: int | None, elites: int | None, strategy: str,
-    control: str | None, cases: tuple[str, ...], space: str | None, seed: int | None, timeout: str, hosts: int | None,
+    control: str | None, cases: tuple[str, ...], space: str | None, seed: int | None, timeout: float, hosts: int | None,
     cut_off: str | None, adopt: str | None, force: bool,
 ) -> None:  # fmt: skip
     """Search the best configuration of NAME on a target: compile, check, time; measure the best again.
@@ -82,17 +84,13 @@ def tune(
     from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.tune.search_file import SearchOptions, job_of, narrowed
 
-    try:
-        limit = seconds(timeout)
-    except ValueError as error:
-        raise click.UsageError(f"--timeout: {error}") from None
     machines: list[Target] = []
     if how.others or (hosts or 1) > 1:
         from orchestrator.cli.verbs import tune_fleet
 
         machines = tune_fleet.hosts_of(cli, how, hosts)
     own_name = machines[0].name if machines else None
-    options = SearchOptions(trials, elites, strategy, control, cases, seed, limit, own_name)
+    options = SearchOptions(trials, elites, strategy, control, cases, seed, timeout, own_name)
 
     with revision(cli, how) as there:
 

@@ -62,7 +62,8 @@ def _parts(source_root: Path, path: str, size: int | None, most_bytes: int) -> I
         if stat.S_ISLNK(facts.st_mode):
             yield wire.PutFile(path, 0, facts.st_mtime, link=os.readlink(full)), b""  # noqa: PTH115 - the text as it is
             return
-        stream = open(full, "rb", opener=_opener)  # noqa: SIM115 - closed below
+        # Follows no link, and does not wait for the other end of a pipe.
+        stream = os.fdopen(os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError:
         return
     executable, offset = bool(facts.st_mode & 0o100), 0
@@ -75,8 +76,3 @@ def _parts(source_root: Path, path: str, size: int | None, most_bytes: int) -> I
             if last:
                 return
             offset += len(data)
-
-
-def _opener(path: str, flags: int) -> int:
-    """Follows no link, and does not wait for the other end of a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -58,13 +58,10 @@ def shell_path(path: str, key: str = "root") -> str:
     """``path``, the target's ``key``, as a shell word; a leading ``~`` is the home directory of the login."""
     path = path.rstrip("/")
     in_home = path == "~" or path.startswith("~/")
-    return ('"$HOME"' if in_home else "") + _one_line(key, path[1:] if in_home else path)
-
-
-def _one_line(key: str, text: str) -> str:
+    text = path[1:] if in_home else path
     if any(c in text for c in "\n\r\0"):
         raise HostUnusable(f"`{key}` cannot be {text!r}", cause="it contains a control character")
-    return shlex.quote(text)
+    return ('"$HOME"' if in_home else "") + shlex.quote(text)
 
 
 def start(
@@ -198,7 +195,7 @@ def build_runner(dest_dir: Path | None = None) -> RunnerArchive:
     for name, content in sources:
         identity.update(b"%s\0%d\0" % (name.encode(), len(content)))
         identity.update(content)
-    folder = dest_dir if dest_dir is not None else _cache_dir()
+    folder = dest_dir if dest_dir is not None else user_folder("cache") / "runner"
     marker = folder / f"runner-{identity.hexdigest()[:32]}.pyz"
     with contextlib.suppress(OSError):
         digest = hashlib.sha256(marker.read_bytes()).hexdigest()
@@ -213,10 +210,6 @@ def build_runner(dest_dir: Path | None = None) -> RunnerArchive:
             cause=f"{error.strerror} ({folder})",
             hint="choose a folder that you may write to: export XDG_CACHE_HOME=DIR",
         ) from error
-
-
-def _cache_dir() -> Path:
-    return user_folder("cache") / "runner"
 
 
 def _sources() -> list[tuple[str, bytes]]:

@@ -1,21 +1,27 @@
-"""Calls on a host that are repeated on a new session after the connection broke."""
+"""Opens sessions with a target's machine; calls on a host that are repeated on a new one after the connection broke."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from orchestrator.base.clock import iso
-from orchestrator.base.errors import FcctlError, HostError, HostFault, HostUnreachable, LinkLost
+from orchestrator.base.errors import ConfigError, FcctlError, HostError, HostFault, HostUnreachable, LinkLost
+from orchestrator.base.threads import in_thread, when_late
+from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
+    from orchestrator.machines.cloud_api import MachineCache
+    from orchestrator.machines.connect.bootstrap import RunnerArchive
+    from orchestrator.machines.connect.ssh.ssh import SshTransport
+    from orchestrator.machines.connect.transport import Transport
     from orchestrator.machines.host_api import HostConnector, HostSession
-    from orchestrator.machines.targets import Target
 
 R = TypeVar("R")
 
@@ -58,30 +64,6 @@ class Hurry:
             error = lost
         self._silent[host] = error
         raise error
-
-
-def in_thread(action: Callable[[], R], name: str) -> Future[R]:
-    """Starts ``action`` in a daemon thread: one that hangs does not keep a finished command from exiting."""
-    answer: Future[R] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(action())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return answer
-
-
-def when_late(answer: Future[R], dispose: Callable[[R], object]) -> None:
-    """Disposes of a result that nobody waits for any more."""
-
-    def done(future: Future[R]) -> None:
-        if future.exception() is None:
-            dispose(future.result())
-
-    answer.add_done_callback(done)
 
 
 class ReconnectingHost:
@@ -229,3 +211,91 @@ def mended(hello: wire.Hello) -> str:
     more = len(hello.mended) - 3
     files = ", ".join(hello.mended[:3])[:500] + (f" and {more} more" if more > 0 else "")
     return f"files of the host program were damaged on the machine's disk ({files}); fcctl installed it again"
+
+
+#: What :meth:`orchestrator.machines.cloud_api.Clouds.resolve` does.
+Resolve = Callable[[CloudTarget | SandboxTarget], CloudTarget]
+
+
+class Connector:
+    """The :class:`~orchestrator.machines.host_api.HostConnector` for machines that are on.
+
+    Args:
+        book, resolve: the machine cache, and which machine a target means; without them no cloud machine is reachable.
+        may_ask: whether a login may ask for a passphrase, on a terminal.
+    """
+
+    def __init__(
+        self,
+        runner: Callable[[], RunnerArchive] | None = None,
+        *,
+        book: MachineCache | None = None,
+        resolve: Resolve | None = None,
+        may_ask: bool = True,
+    ) -> None:
+        self._make_runner = runner
+        self._book = book
+        self._resolve = resolve
+        self._may_ask = may_ask
+        self._runner: RunnerArchive | None = None
+        self._making = threading.Lock()
+
+    @staticmethod
+    def load(target: Target) -> None:
+        """Imports the modules for a login: if one thread imports while another connects, both are slow."""
+        if not isinstance(target, LocalTarget):
+            import orchestrator.machines.connect.ssh.ssh  # noqa: F401
+
+    def prepare(self) -> None:
+        """Imports and builds what a session needs after the login, while another thread connects."""
+        import orchestrator.machines.connect.bootstrap  # noqa: F401
+
+        self._archive()
+
+    def _archive(self) -> RunnerArchive:
+        from orchestrator.machines.connect.bootstrap import build_runner
+
+        with self._making:
+            self._runner = self._runner or (self._make_runner or build_runner)()
+            return self._runner
+
+    def connect(self, target: Target) -> HostSession:
+        """Log in and start the host program. Raises HostUnreachable, HostUnusable, HostFault, LinkLost: see the
+        port."""
+        transport: Transport
+        if isinstance(target, LocalTarget):
+            from orchestrator.machines.connect.transport import LocalTransport
+
+            transport = LocalTransport()
+        else:
+            transport = self.ssh(target)
+        try:
+            from orchestrator.machines.connect.bootstrap import start
+
+            # On this machine, the controller's Python is new enough.
+            python = target.python or (None if transport.remote else sys.executable)
+            return start(transport, self._archive(), root=target.root, python=python, timeout_s=target.link_timeout_s)
+        except BaseException:
+            transport.close()
+            raise
+
+    def ssh(self, target: SshTarget | CloudTarget | SandboxTarget) -> SshTransport:
+        """A login alone, without the host program. Raises HostUnreachable: see the port."""
+        from orchestrator.machines.connect.ssh import ssh
+
+        if isinstance(target, SshTarget):
+            try:
+                return ssh.log_in(target, may_ask=self._may_ask)
+            except HostUnreachable as error:
+                from orchestrator.machines.connect.ssh.terminal import compare_with_openssh
+
+                raise compare_with_openssh(target, error) from None
+        if self._book is None or self._resolve is None:
+            raise ConfigError(
+                f"target '{target.name}' is of kind {target.kind}, which needs a cloud, and none is configured here"
+            )
+        machine = self._resolve(target)
+        # The cached endpoint: a warm start sends the cloud no request.
+        return ssh.log_in_to_cloud(
+            self._book.known(machine.project, machine.instance), target, machine.connect_timeout_s
+        )

@@ -66,7 +66,9 @@ def send(
         raise RsyncFailed("rsync is not installed on this computer")
     with _folder() as folder:
         names = folder / "names"
-        names.write_bytes(b"".join(_listed(path) + b"\0" for path in files.paths))
+        # What starts with # or ; would be a comment.
+        listed = (f"./{path}" if path.startswith(("#", ";")) else path for path in files.paths)
+        names.write_bytes(b"".join(os.fsencode(path) + b"\0" for path in listed))
         argv = [program, *FLAGS, f"--timeout={TIMEOUT_S}", f"--files-from={names}"]
         if not transport.remote:
             _run([*argv, "--", f"{files.source_root}/", f"{files.tree_root}/"], folder, watch)
@@ -74,11 +76,6 @@ def send(
         with _Shell(transport, folder, remote_program, files.tree_root, sent) as shell:
             argv += ["-e", str(shell.program)]
             _run([*argv, "--", f"{files.source_root}/", "fcctl:./"], folder, shell.watching(watch))
-
-
-def _listed(path: str) -> bytes:
-    """A name as ``--files-from`` wants it: what starts with ``#`` or ``;`` would be a comment."""
-    return os.fsencode(f"./{path}" if path.startswith(("#", ";")) else path)
 
 
 def _run(argv: list[str], folder: Path, watch: Watch) -> None:

@@ -86,10 +86,10 @@ def run_to_end(transport: Transport, script: str, data: bytes, limit: int, timeo
     try:
         try:
             process.write(data, timeout_s)
-        except TimeoutError:
-            raise
-        except OSError:  # it ended before it read everything: its status and its output say why
-            pass
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            # It ended before it read everything: its status and its output say why.
         process.end_input()
         while len(output) < limit and (part := process.read(limit - len(output), timeout_s)):
             output += part

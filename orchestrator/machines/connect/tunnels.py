@@ -22,7 +22,7 @@ from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
 
 if TYPE_CHECKING:
-    from orchestrator.machines.connect.connector import Connector
+    from orchestrator.machines.connect.reconnect import Connector
     from orchestrator.machines.connect.ssh.ssh import SshTransport
 
 LOOPBACK = "127.0.0.1"

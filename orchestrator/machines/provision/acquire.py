@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 from orchestrator.base.errors import (
@@ -116,8 +117,8 @@ class _Acquisition:
                 if isinstance(action, actions.Fail):
                     raise _ERRORS[action.problem](action.message, cause=action.cause, hint=action.hint)
                 if isinstance(action, actions.Wait):
-                    if not self._has_pending_change():
-                        self._unlock(lock)
+                    if all(attempt.done for attempt in self._history.attempts[-1:]):
+                        self._unlock(lock)  # else other processes may not see the last change yet
                     self._parts.observer.phase("wake", action.why)
                     self._clock.sleep(action.seconds)
                 elif self._has_lock:
@@ -132,10 +133,6 @@ class _Acquisition:
     def _unlock(self, lock: ExitStack) -> None:
         lock.close()
         self._has_lock = False
-
-    def _has_pending_change(self) -> bool:
-        """Whether the last change is still in progress: other processes may not see it yet."""
-        return any(not attempt.done for attempt in self._history.attempts[-1:])
 
     def _next(self) -> actions.Action:
         """The next action for the machines that the cloud lists now."""
@@ -201,14 +198,15 @@ class _Acquisition:
         """
         running = next((m for m in machines if m.power is Power.RUNNING), None)
         if running is not None and self._changes.cloud_ahead_s is None and not self._history.attempts:
-            self._changes.make("clock", running.zone, lambda request: self._cloud.set_labels(running, {}, request), 0.0)
+            self._changes.make("clock", running.zone, partial(self._cloud.set_labels, running, {}), 0.0)
         return self._changes.cloud_ahead_s or 0.0
 
     def _label(self, machine: Machine, labels: Mapping[str, str]) -> None:
         """Labels the machine with its user: for people, for the audit, and for a process that wants to stop it, which
         takes the label of an earlier run for one of a run that is about to use the machine."""
         for attempt in range(_LABEL_ATTEMPTS):
-            refusal = self._set_labels(machine, labels).refusal
+            change = partial(self._cloud.set_labels, machine, labels)
+            refusal = self._changes.make("label", machine.zone, change, 0.0).refusal
             if refusal is None:
                 return
             if refusal.remedy is Remedy.FATAL:
@@ -217,35 +215,29 @@ class _Acquisition:
             self._clock.sleep(attempt)
             machine = self._cloud.machine(machine.zone, machine.name) or machine
 
-    def _set_labels(self, machine: Machine, labels: Mapping[str, str]) -> Operation:
-        return self._changes.make(
-            "label", machine.zone, lambda request: self._cloud.set_labels(machine, labels, request), 0.0
-        )
-
     # ------------------------------------------------------------------------------------------------ doing an action
     def _make(self, action: actions.Change) -> Attempt:
         cloud, wake_s = self._cloud, self._target.wake_timeout_s
         match action:
             case actions.SetDeadline(machine, seconds):
                 self._show(f"setting the time limit of {machine.name}: {seconds / 60:.0f} minutes from its start")
-                return self._attempt("fence", machine.zone, CHANGE_LIMIT_S,
-                                     lambda r: cloud.set_max_run(machine, seconds, r))  # fmt: skip
+                change = partial(cloud.set_max_run, machine, seconds)
+                return self._attempt("fence", machine.zone, CHANGE_LIMIT_S, change)
             case actions.Start(machine):
                 add_login_key(self._parts, self._target, self._changes, machine)
                 self._show(f"starting {machine.name} in {machine.zone}")
-                return self._attempt("start", machine.zone, wake_s, lambda r: cloud.start(machine, r))
+                return self._attempt("start", machine.zone, wake_s, partial(cloud.start, machine))
             case actions.Stop(machine):
                 self._refuse_if_used(machine)
                 self._show(f"stopping {machine.name}, to start it again with a time limit")
-                return self._attempt("stop", machine.zone, STOP_LIMIT_S, lambda r: cloud.stop(machine, r))
+                return self._attempt("stop", machine.zone, STOP_LIMIT_S, partial(cloud.stop, machine))
             case actions.Snapshot(machine, name):
                 if cloud.has_snapshot(name):
                     return Attempt("snapshot", machine.zone, self._now())
                 self._show(
                     f"{machine.zone} has no free machine: making a snapshot of {machine.name}'s disk for another zone"
                 )
-                return self._attempt("snapshot", machine.zone, STOP_LIMIT_S,
-                                     lambda r: cloud.snapshot(machine, name, r))  # fmt: skip
+                return self._attempt("snapshot", machine.zone, STOP_LIMIT_S, partial(cloud.snapshot, machine, name))
             case actions.Create():
                 return self._create(action)
             case actions.DeleteCreated(machine, first):
@@ -269,15 +261,15 @@ class _Acquisition:
         spec = MachineSpec(target, way, self._policy.request.max_run_s, labels, items, action.snapshot)
         how = "" if way == "on_demand" else f" ({way.replace('_', ' ')})"
         self._show(f"creating {spec.name} in {action.zone}: {target.machine_type}{how}")
-        return self._attempt("create", action.zone, target.wake_timeout_s,
-                             lambda r: self._cloud.create(action.zone, spec, r), way=way)  # fmt: skip
+        change = partial(self._cloud.create, action.zone, spec)
+        return self._attempt("create", action.zone, target.wake_timeout_s, change, way=way)
 
     def _delete_created(self, machine: Machine, first: Machine) -> Attempt:
         self._parts.observer.note(
             f"{first.name} was created in {first.zone} at the same time, and earlier; fcctl deletes the second "
             f"machine, in {machine.zone}"
         )
-        deletion = self._attempt("delete", machine.zone, STOP_LIMIT_S, lambda r: self._cloud.delete(machine, r))
+        deletion = self._attempt("delete", machine.zone, STOP_LIMIT_S, partial(self._cloud.delete, machine))
         with suppress(FcctlError):  # records the end of its cost
             self._cloud.operations(machine.zone, machine.name)
         return deletion

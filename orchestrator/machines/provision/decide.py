@@ -322,16 +322,13 @@ def _next_place(policy: Policy, history: History, now: float, taken: frozenset[s
     rounds = {place: _refusals(tried, place) for place in places}
     fewest = min(rounds.values(), default=0)
     place = next((p for p in places if rounds[p] == fewest), None)
-    if place is None or (fewest > 0 and last is not None and not _may_wait(policy, history, now, snapshot)):
+    waits = policy.target.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
+    if place is None or (fewest > 0 and last is not None and not waits):
         return _nowhere(policy, last)
     wait = None
     if fewest > 0 and last is not None and max(rounds.values()) == fewest:
         wait = _pause(last, fewest, now, f"no zone has a free machine for {policy.name}")
     return wait or Create(*place, snapshot)
-
-
-def _may_wait(policy: Policy, history: History, now: float, snapshot: str | None) -> bool:
-    return policy.target.on_stockout == "wait" and snapshot is None and now - history.began < policy.stockout_wait_s
 
 
 def _nowhere(policy: Policy, last: Attempt | None) -> Fail:

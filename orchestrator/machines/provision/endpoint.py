@@ -95,7 +95,8 @@ def endpoint(
 
     address, port, proxy = _way(machine, target)
     if on_loopback(target.api_endpoint):
-        user = _emulated_user(machine) or user
+        emulated = machine.metadata.get(EMULATOR_USER_ITEM, "")
+        user = emulated if _USER.fullmatch(emulated) else user
     return Endpoint(
         project=machine.project,
         name=machine.name,
@@ -140,11 +141,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _emulated_user(machine: Machine) -> str | None:
-    user = machine.metadata.get(EMULATOR_USER_ITEM, "")
-    return user if _USER.fullmatch(user) else None
 
 
 def login_items(metadata: Mapping[str, str], *, user: str, public_key: str, os_login: bool) -> dict[str, str]:

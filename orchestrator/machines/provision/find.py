@@ -15,9 +15,9 @@ from typing import Protocol
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, CloudError
+from orchestrator.base.threads import in_thread
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud, MachineParts
-from orchestrator.machines.connect.reconnect import in_thread
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 
@@ -120,9 +120,6 @@ class Changes:
         operation = change(request_id)
         if operation.started is not None:
             self.cloud_ahead_s = operation.started - requested
-        return self._wait(operation, limit_s)
-
-    def _wait(self, operation: Operation, limit_s: float) -> Operation:
         deadline = self.clock.monotonic() + limit_s
         while not operation.done and self.clock.monotonic() < deadline:
             operation = self.cloud.wait(operation, max(1.0, deadline - self.clock.monotonic()))

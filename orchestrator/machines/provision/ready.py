@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from orchestrator.base.errors import (
     AuthError,
@@ -14,7 +15,7 @@ from orchestrator.base.errors import (
     LinkLost,
 )
 from orchestrator.base.sanitize import clean
-from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Power, Refusal, Remedy
+from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Power, Remedy
 from orchestrator.machines.cloud_api import MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.endpoint import (
@@ -69,7 +70,8 @@ def add_login_key(parts: MachineParts, target: CloudTarget, changes: Changes, ma
         items = login_items(machine.metadata, user=login.user, public_key=login.public_key, os_login=target.os_login)
         if not items:
             return machine
-        refusal = _set_metadata(changes, machine, items)
+        change = partial(changes.cloud.set_metadata, machine, items)
+        refusal = changes.make("metadata", machine.zone, change, CHANGE_LIMIT_S).refusal
         if refusal is not None and refusal.remedy is Remedy.FATAL:
             raise AuthError(
                 f"the login key cannot be added to {machine.name}",
@@ -83,12 +85,6 @@ def add_login_key(parts: MachineParts, target: CloudTarget, changes: Changes, ma
         cause="another program changes its metadata again and again",
         hint="run the command again in a minute",
     )
-
-
-def _set_metadata(changes: Changes, machine: Machine, items: dict[str, str]) -> Refusal | None:
-    return changes.make(
-        "metadata", machine.zone, lambda request: changes.cloud.set_metadata(machine, items, request), CHANGE_LIMIT_S
-    ).refusal
 
 
 def make_ready(

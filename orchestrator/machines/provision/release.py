@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from fcctl_remote import wire
@@ -71,8 +72,8 @@ def release(
 ) -> list[Released]:
     """Stops (or deletes) what was started, and waits until it is off.
 
-    ``delete`` deletes only what fcctl created; other machines are stopped. A machine that has been replaced is not
-    changed.
+    ``delete`` deletes only what fcctl created and may delete; other machines are stopped. A machine that has been
+    replaced is not changed.
 
     Args:
         wanted_by: returns another owner that is about to use the machine, asked just before the stop.
@@ -80,7 +81,9 @@ def release(
     Raises CloudError, AuthError: it could not be confirmed as off; its time limits still apply; InUse: ``wanted_by``
     returned an owner.
     """
-    return _Release(parts, target, log).carry_out(requests, policy, wanted_by)
+    process = _Release(parts, target, policy, log, wanted_by)
+    machines = {machine.zone: machine for machine in process.find(requests)}
+    return [process.release(request, machines.get(request.zone)) for request in requests]
 
 
 #: The tolerance between two computers' clocks, seconds.
@@ -100,33 +103,35 @@ def _was_created_for(request: ReleaseRequest, machine: Machine) -> bool:
 
 
 class _Release:
-    def __init__(self, parts: MachineParts, target: CloudTarget, log: Log) -> None:
-        self._parts, self._clock, self._target = parts, parts.clock, target
+    def __init__(
+        self, parts: MachineParts, target: CloudTarget, policy: Policy, log: Log,
+        used_by: Callable[[Machine], str | None],
+    ) -> None:  # fmt: skip
+        self._parts, self._clock, self._target, self._policy = parts, parts.clock, target, policy
+        self._used_by = used_by
         self._cloud: Cloud = parts.clouds.open(target)
         self._changes = Changes(self._cloud, parts.clock, log, target.instance)
 
-    def carry_out(
-        self, requests: list[ReleaseRequest], policy: Policy, used_by: Callable[[Machine], str | None]
-    ) -> list[Released]:
-        machines = {machine.zone: machine for machine in self._find(requests)}
-        return [self._release(request, machines.get(request.zone), policy, used_by) for request in requests]
-
-    def _release(
-        self, request: ReleaseRequest, machine: Machine | None, policy: Policy, used_by: Callable[[Machine], str | None]
-    ) -> Released:
+    def release(self, request: ReleaseRequest, machine: Machine | None) -> Released:
         if machine is None:
             return self._gone(request, "the machine does not exist (any more)")
         if request.instance_id is not None and machine.id != request.instance_id:
             return self._gone(request, "it was deleted, and another machine has its name now")
         is_ours = MANAGED_LABEL in machine.labels
         if _was_never_on(request, machine):
-            if policy != "delete" or not is_ours or not _was_created_for(request, machine):
+            if self._policy != "delete" or not is_ours or not _was_created_for(request, machine):
                 return Released("off", request.zone, "it was not started")
             self._delete(machine)
             return Released("off", request.zone, "it was created, never started, and deleted again")
-        if (user := used_by(machine)) is not None:
+        if (user := self._used_by(machine)) is not None:
             raise InUse(user)
-        return self._delete(machine) if policy == "delete" and is_ours else self._stop(machine)
+        if self._policy == "delete" and is_ours:
+            try:
+                return self._delete(machine)
+            except AuthError as denied:
+                why = f"fcctl stops {machine.name} instead of deleting it: {denied.message}"
+                self._parts.observer.note(f"{why}; its disks cost money until they are deleted")
+        return self._stop(machine)
 
     def _gone(self, request: ReleaseRequest, reason: str) -> Released:
         """The result for a deleted machine; the cloud's list of operations still has when it was on."""
@@ -146,7 +151,7 @@ class _Release:
         except FcctlError:
             return []  # the cost is then estimated without it
 
-    def _find(self, requests: list[ReleaseRequest]) -> list[Machine]:
+    def find(self, requests: list[ReleaseRequest]) -> list[Machine]:
         """The machines; a creation whose reply was lost may take a moment to appear."""
         unseen = {one.zone for one in requests if one.instance_id is None}
         machines = find_settled(self._parts, self._target, unseen)
@@ -180,9 +185,7 @@ class _Release:
         return _released("stopped", now, now.stopped)
 
     def _request_stop(self, machine: Machine, limit_s: float) -> None:
-        operation = self._changes.make(
-            "stop", machine.zone, lambda request: self._cloud.stop(machine, request), limit_s
-        )
+        operation = self._changes.make("stop", machine.zone, partial(self._cloud.stop, machine), limit_s)
         _raise_if_fatal(self._target, machine, operation)
         if operation.refusal is not None:
             self._clock.sleep(AGAIN_S)
@@ -212,9 +215,7 @@ class _Release:
         return _released("deleted", machine, self._off_since(machine, operation))
 
     def _request_deletion(self, machine: Machine) -> Operation:
-        operation = self._changes.make(
-            "delete", machine.zone, lambda request: self._cloud.delete(machine, request), STOP_LIMIT_S
-        )
+        operation = self._changes.make("delete", machine.zone, partial(self._cloud.delete, machine), STOP_LIMIT_S)
         _raise_if_fatal(self._target, machine, operation)
         return operation
 

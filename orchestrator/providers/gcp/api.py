@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, ConfigError, FcctlError
-from orchestrator.providers.gcp.failures import Answer, Calls, MalformedReply, Refused, no_credentials
+from orchestrator.providers.gcp.failures import Answer, Calls, MalformedReply, Refused, of_credentials
 
 #: The limit of one HTTP request, seconds.
 REQUEST_TIMEOUT_S = 30.0
@@ -22,11 +22,6 @@ REQUEST_TIMEOUT_S = 30.0
 MAX_PAGES = 1000
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 _NO_META = SimpleNamespace(fields=())
-
-
-def _never(answer: Answer) -> bool:
-    del answer
-    return False
 
 
 class Api:
@@ -67,7 +62,7 @@ class Api:
         request: str,
         what: str,
         *,
-        absent: Callable[[Answer], bool] = _never,
+        absent: Callable[[Answer], bool] = lambda _: False,
         **fields: Any,
     ) -> Any | None:
         """The answer to a request that may be repeated; None if ``absent`` says so of its refusal.
@@ -113,33 +108,29 @@ class Api:
         """``Instances`` gives an ``InstancesClient``. Raises AuthError: there are no credentials."""
         with self._lock:
             if service not in self._clients:
+                self._credentials = self._credentials or self._find_credentials()
                 self._clients[service] = self._make_client(service)
             return self._clients[service]
 
     def _make_client(self, service: str) -> Any:
         from google.cloud import compute_v1
 
-        if self._credentials is None:
-            self._credentials = self._anonymous() if self._endpoint else self._default()
         options = {"api_endpoint": self._endpoint} if self._endpoint else None
         client = getattr(compute_v1, f"{service}Client")(credentials=self._credentials, client_options=options)
         if self._endpoint:  # HTTP_PROXY does not apply to an emulator on this computer
             client.transport._session.trust_env = False  # noqa: SLF001 - the library has no other way to say so
         return client
 
-    @staticmethod
-    def _anonymous() -> Any:
+    def _find_credentials(self) -> Any:
+        import google.auth
         from google.auth.credentials import AnonymousCredentials
 
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]  # half typed
-
-    def _default(self) -> Any:
-        import google.auth
-
+        if self._endpoint:
+            return AnonymousCredentials()  # type: ignore[no-untyped-call]  # half typed
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it advises against user credentials
                 credentials, _ = google.auth.default(scopes=_SCOPES)
         except Exception as error:  # noqa: BLE001 - GoogleAuthError, OSError and ValueError, by the kind of file
-            raise no_credentials(error, self.project) from None
+            raise of_credentials(error, self.project) from None
         return credentials

@@ -10,13 +10,15 @@ import re
 import subprocess
 import tempfile
 import threading
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fcctl_remote.base.files import flush, sync_folder
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, ConfigError
 from orchestrator.base.files import make_folders, user_folder
+from orchestrator.base.sanitize import objects, table
 from orchestrator.machines.cloud_api import Cloud, Login
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import CloudTarget
@@ -28,15 +30,10 @@ FILE_NAME = "id_ed25519"
 _MAX_FILE_BYTES = 64 * 1024
 
 
-def key_folder() -> Path:
-    """Where fcctl's own key is, ``~/.local/share/fcctl/keys`` or its like."""
-    return user_folder("data") / "keys"
-
-
 def own_key(folder: Path | None = None) -> Path:
-    """fcctl's own private key, created if absent; concurrent processes get the same key. Raises ConfigError: the folder
-    cannot be written."""
-    folder = folder or key_folder()
+    """fcctl's own private key, created if absent, in ``~/.local/share/fcctl/keys`` or its like; concurrent processes
+    get the same key. Raises ConfigError: the folder cannot be written."""
+    folder = folder or user_folder("data") / "keys"
     path = folder / FILE_NAME
     try:
         if not path.exists():
@@ -157,26 +154,18 @@ def register(public_key: str, project: str) -> str:
 
 def user_of(profile: str) -> str:
     """The login name in what ``gcloud`` printed: the primary POSIX account's. Raises AuthError: there is none."""
-    accounts = _accounts(profile)
-    accounts.sort(key=lambda account: not account.get("primary"))
-    for account in accounts:
-        user = str(account.get("username", ""))
-        if _USER.fullmatch(user):
+    try:
+        parsed = json.loads(profile)
+    except ValueError:
+        parsed = {}
+    accounts = objects(table(table(parsed).get("loginProfile", parsed)).get("posixAccounts"))
+    for account in sorted(accounts, key=lambda account: not account.get("primary")):
+        if _USER.fullmatch(user := str(account.get("username", ""))):
             return user
     raise AuthError(
         "OS Login accepted the key, but shows no user name",
         hint=f"see the profile: gcloud compute os-login describe-profile; {_OTHER_WAY}",
     )
-
-
-def _accounts(profile: str) -> list[dict[str, Any]]:
-    try:
-        parsed = json.loads(profile)
-    except ValueError:
-        return []
-    parsed = parsed.get("loginProfile", parsed) if isinstance(parsed, dict) else {}
-    accounts = parsed.get("posixAccounts") if isinstance(parsed, dict) else None
-    return [account for account in accounts or [] if isinstance(account, dict)]
 
 
 class GcpClouds:
@@ -185,7 +174,7 @@ class GcpClouds:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open: dict[tuple[str, str | None], GcpCloud] = {}
-        self._os_login_users: dict[tuple[str, str], str] = {}
+        self._register = cache(register)  # each time takes gcloud a second or two
         self._lock = threading.Lock()
 
     def open(self, target: CloudTarget) -> Cloud:
@@ -205,15 +194,8 @@ class GcpClouds:
         path = chosen_key(target.identity_file) if target.identity_file else own_key()
         public = public_key(path)
         if target.os_login and not on_loopback(target.api_endpoint):
-            return Login(target.user or self._os_login_user(public, target.project), path, public)
+            return Login(target.user or self._register(public, target.project), path, public)
         return Login(_user(target), path, public)
-
-    def _os_login_user(self, public_key: str, project: str) -> str:
-        """Asked for once: each time takes gcloud a second or two."""
-
-        if (public_key, project) not in self._os_login_users:
-            self._os_login_users[public_key, project] = register(public_key, project)
-        return self._os_login_users[public_key, project]
 
 
 def check_endpoint(target: CloudTarget) -> None:

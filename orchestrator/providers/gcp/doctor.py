@@ -41,7 +41,9 @@ class CloudCheckup:
 
     def findings(self) -> Iterator[Finding]:
         """In the order in which they would stop a run; those that need the cloud end with the first that fails."""
-        yield from self._this_computer()
+        yield self._key()
+        if self.target.iap or self.target.os_login:
+            yield self._gcloud()
         library = self._library()
         yield library
         if library.status == "fail":
@@ -60,11 +62,6 @@ class CloudCheckup:
         return Finding(self._section, name, status, message, fix)
 
     # ------------------------------------------------------------------------------------------------- this computer
-    def _this_computer(self) -> Iterator[Finding]:
-        yield self._key()
-        if self.target.iap or self.target.login == "os_login":
-            yield self._gcloud()
-
     def _key(self) -> Finding:
         if self.target.identity_file is None:
             return self._finding("login key", "ok", "fcctl creates one at the first start")
@@ -168,8 +165,8 @@ class CloudCheckup:
         quotas = {region: cloud.quotas(region) for region in regions}
         for accelerator, count in refusals.gpus(self.target).items():
             wanted = [
-                (refusals.metric(accelerator, spot=spot), region)
-                for spot in refusals.models(self.target)
+                (refusals.metric(accelerator, spot=way == "spot"), region)
+                for way in self.target.ways
                 for region in regions
             ]
             limits = {one: _limit(quotas[one[1]], *one) for one in wanted}
@@ -189,13 +186,10 @@ class CloudCheckup:
             few = f"{quota.limit:g}, and the machine needs {count}"
             return self._finding(name, status, f"the limit is {few}", self._ask(metric, region))
         used = f"{quota.usage:g} of {quota.limit:g} in use"
-        if quota.usage + count > quota.limit and not self._counts():
+        is_on = self.machine is not None and self.machine.power is not Power.STOPPED  # and so among what is in use
+        if quota.usage + count > quota.limit and not is_on:
             return self._finding(name, "warn", f"{used}; the machine needs {count} more", self._ask(metric, region))
         return self._finding(name, "ok", used)
-
-    def _counts(self) -> bool:
-        """Whether the machine is on, and so among what is in use."""
-        return self.machine is not None and self.machine.power is not Power.STOPPED
 
     def _ask(self, metric: str, region: str | None) -> str:
         return refusals.quota_hint(metric, self.target.project, region)

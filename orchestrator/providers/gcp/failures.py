@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
+from orchestrator.base.sanitize import clean
 from orchestrator.machines.cloud import Refusal, region_of
 from orchestrator.providers.gcp import refusals
 
@@ -75,7 +76,7 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
     if isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable):
         return NoAnswer(_text(error), unreached=True)  # no token at the moment, so no request was sent
     if isinstance(error, auth.GoogleAuthError):
-        raise _credentials(error, project) from None
+        raise of_credentials(error, project) from None
     if isinstance(error, http.SSLError):
         raise CloudError(
             "cannot make a secure connection to the cloud", cause=_text(error),
@@ -84,7 +85,8 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
     if isinstance(error, http.ConnectionError | http.Timeout | http.ChunkedEncodingError | http.ContentDecodingError):
         root = _root(error)
         unreached = isinstance(error, http.ConnectTimeout | http.ProxyError) or type(root).__name__ in _NO_CONNECTION
-        return NoAnswer(_clean(re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", str(root))), unreached=unreached)
+        why = re.sub(r"^HTTPS?Connection\w*\([^)]*\): ", "", str(root))
+        return NoAnswer(clean(why, _MAX_TEXT), unreached=unreached)
     if isinstance(error, MalformedReply | ParseError | http.JSONDecodeError | UnicodeDecodeError):
         return NoAnswer("the reply is not from Compute Engine; the network may show a login page first")
     raise CloudError(
@@ -113,7 +115,10 @@ def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
         )
     missing = _NO_SUCH_PROJECT.search(text)
     if answer.status == 404 and missing and (missing[1] == project or missing[1].isdecimal()):
-        return _no_project(project)
+        return (
+            f"the project '{project}' does not exist, or these credentials may not see it",
+            "check `project` in the target; your projects: gcloud projects list",
+        )
     if answer.status != 403 or answer.reason in ("quotaExceeded", "rateLimitExceeded"):
         return None
     if "illing" in text:
@@ -139,25 +144,12 @@ def _rights(answer: Answer, project: str) -> tuple[str, str] | None:
     return None
 
 
-def _no_project(project: str) -> tuple[str, str]:
-    return (
-        f"the project '{project}' does not exist, or these credentials may not see it",
-        "check `project` in the target; your projects: gcloud projects list",
-    )
-
-
-def no_credentials(error: Exception, project: str) -> FcctlError:
-    """For what finding the credentials raises."""
+def of_credentials(error: Exception, project: str) -> AuthError:
+    """For what finding or using the credentials raises."""
     from google.auth import exceptions as auth
 
-    return _credentials(error, project) if isinstance(error, auth.GoogleAuthError) else AuthError(
-        "the credentials of this computer cannot be read", cause=_text(error), hint=_LOGIN
-    )  # fmt: skip
-
-
-def _credentials(error: Exception, project: str) -> FcctlError:
-    from google.auth import exceptions as auth
-
+    if not isinstance(error, auth.GoogleAuthError):
+        return AuthError("the credentials of this computer cannot be read", cause=_text(error), hint=_LOGIN)
     if isinstance(error, auth.InvalidOperation):  # an emulator, or another server in its place, requires credentials
         return AuthError(
             "the API endpoint requires credentials, and fcctl sends none to an emulator", cause=_text(error),
@@ -179,7 +171,7 @@ def _answer(error: Exception) -> Answer:
     info = str(getattr(error, "reason", None) or "")  # of google.rpc.ErrorInfo, the newer form
     # A limit of concurrency is "quotaExceeded" in the older form, like a used-up quota.
     reason = info if refusals.is_passing(info, None) else str(first.get("reason") or info)
-    message = _clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message))
+    message = clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message), _MAX_TEXT)
     status = int(getattr(error, "code", 0) or 0)
     return Answer(status, reason, f"HTTP {status} with an HTML page" if message.startswith("<") else message)
 
@@ -198,11 +190,7 @@ def _root(error: BaseException) -> BaseException:
 
 def _text(error: Exception) -> str:
     first = error.args[0] if error.args and isinstance(error.args[0], str) else error
-    return _clean(str(first)) or type(error).__name__
-
-
-def _clean(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:_MAX_TEXT].strip()
+    return clean(first, _MAX_TEXT) or type(error).__name__
 
 
 R = TypeVar("R")

@@ -106,15 +106,10 @@ def operation(raw: Any) -> Operation:
         started=moment(raw.start_time) or moment(raw.insert_time),
         finished=moment(raw.end_time),
         target_id=str(int(raw.target_id) or ""),
-        collection=_collection(raw.target_link),
+        collection=last(raw.target_link.rstrip("/").rpartition("/")[0]),  # .../zones/us-west1-c/instances/vm
         user=str(raw.user)[:200],
         request_id=str(raw.client_operation_id)[:64],
     )
-
-
-def _collection(url: str) -> str:
-    """``instances`` of ``.../zones/us-west1-c/instances/vm``."""
-    return last(url.rstrip("/").rpartition("/")[0])
 
 
 def _refusal(raw: Any) -> Refusal | None:
@@ -315,7 +310,7 @@ def allows_iap(rules: Iterable[Any], network: str) -> bool:
 def _fits(rule: Any, network: str) -> bool:
     if rule.disabled or rule.direction == "EGRESS" or rule.target_tags or rule.target_service_accounts:
         return False
-    if rule.network.rstrip("/").rsplit("/", 1)[-1] != network.rstrip("/").rsplit("/", 1)[-1]:
+    if last(rule.network) != last(network):
         return False
     return any(map(_covers_iap, rule.source_ranges)) and any(map(_covers_ssh, [*rule.allowed, *rule.denied]))
 
@@ -329,9 +324,7 @@ def _covers_iap(text: str) -> bool:
 
 
 def _covers_ssh(entry: Any) -> bool:
-    if entry.I_p_protocol.lower() not in _TCP:
-        return False
-    return not entry.ports or any(map(_holds_ssh, entry.ports))
+    return entry.I_p_protocol.lower() in _TCP and (not entry.ports or any(map(_holds_ssh, entry.ports)))
 
 
 def _holds_ssh(text: str) -> bool:

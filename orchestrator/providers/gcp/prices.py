@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.base.errors import AuthError, CloudError, ConfigError, FcctlError
 from orchestrator.base.installation import to_install
+from orchestrator.base.sanitize import clean
 from orchestrator.money.prices.table import SANE_USD, PriceTable, Rates
 
 #: Compute Engine, among the services of the catalogue.
@@ -140,18 +141,14 @@ def _skus(billing: Any, api_endpoint: str | None) -> Iterator[Sku]:
     for raw in client.list_skus(request=request, timeout=_TIMEOUT_S):
         if raw.pricing_info:
             expression = raw.pricing_info[-1].pricing_expression
+            tiers = (int(t.unit_price.units) + int(t.unit_price.nanos) / 1e9 for t in expression.tiered_rates)
             yield Sku(
                 str(raw.description)[:200],
                 str(raw.category.usage_type),
                 tuple(str(region) for region in raw.service_regions),
                 str(expression.usage_unit),
-                _usd(expression.tiered_rates),
+                max(tiers, default=0.0),  # the first may be free
             )
-
-
-def _usd(tiers: Any) -> float:
-    """The dearest tier: the first may be free."""
-    return max((int(tier.unit_price.units) + int(tier.unit_price.nanos) / 1e9 for tier in tiers), default=0.0)
 
 
 def _understood(error: Exception) -> FcctlError:
@@ -177,5 +174,4 @@ def _understood(error: Exception) -> FcctlError:
 
 
 def _short(error: Exception) -> str:
-    text = str(getattr(error, "message", None) or error) or type(error).__name__
-    return "".join(c if c.isprintable() else " " for c in text)[:400]
+    return clean(getattr(error, "message", None) or error, 400) or type(error).__name__

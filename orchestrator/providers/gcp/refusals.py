@@ -73,7 +73,9 @@ def classify(
             was made, and something that was not found is something the request named.
     """
     remedy = _remedy(code, message, http_status, details, creating=creating)
-    zones, code = _zones_available(details), code or f"HTTP {http_status}"
+    # Zones that the cloud names as having stock; anything else in that list is dropped.
+    named = ",".join(detail.metadata.get("zonesAvailable", "") for detail in details).replace(" ", "").split(",")
+    zones, code = tuple(dict.fromkeys(filter(_ZONE_SHAPE.fullmatch, named))), code or f"HTTP {http_status}"
     hint = _hint(remedy, message, zones, project, region)
     return Refusal(code, message, remedy, http_status, zones, hint, _problem(code, message, http_status))
 
@@ -146,16 +148,12 @@ _ROLES = (
 )
 
 
-def role_for(permission: str) -> str:
-    """The predefined role to ask for; for what is only read, the viewer's."""
-    return next((role for start, role in _ROLES if permission.startswith(start)), "roles/compute.viewer")
-
-
 def permission_hint(permission: str, project: str) -> str:
-    """The command that grants it; an owner of the project runs it."""
+    """The command that grants the predefined role with it; an owner of the project runs it."""
+    role = next((role for start, role in _ROLES if permission.startswith(start)), "roles/compute.viewer")
     return (
         f"an owner of the project runs: gcloud projects add-iam-policy-binding {project} --member=user:YOUR_ACCOUNT "
-        f"--role={role_for(permission)}"
+        f"--role={role}"
     )
 
 
@@ -197,12 +195,6 @@ def _is_of_the_project(message: str, metric: str) -> bool:
     return "ALL_REGIONS" in metric.upper() or "ALL_REGIONS" in message or "globally" in message
 
 
-def _zones_available(details: Sequence[ErrorDetail]) -> tuple[str, ...]:
-    """Zones that the cloud names as having stock; anything else in that list is dropped."""
-    named = ",".join(detail.metadata.get("zonesAvailable", "") for detail in details)
-    return tuple(dict.fromkeys(zone for zone in map(str.strip, named.split(",")) if _ZONE_SHAPE.fullmatch(zone)))
-
-
 OF_THE_PROJECT = "GPUS_ALL_REGIONS"
 
 
@@ -217,8 +209,3 @@ def metric(accelerator: str, *, spot: bool) -> str:
     """``NVIDIA_L4_GPUS`` of ``nvidia-l4``; ``NVIDIA_T4_GPUS`` of ``nvidia-tesla-t4``."""
     name = accelerator.replace("nvidia-tesla-", "nvidia-").replace("-", "_").upper() + "_GPUS"
     return f"PREEMPTIBLE_{name}" if spot else name
-
-
-def models(target: GcpTarget) -> tuple[bool, ...]:
-    """Whether preemptible, in the order in which the target wants its machine."""
-    return tuple(way == "spot" for way in target.ways)

@@ -63,18 +63,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def midranks(values: Sequence[float]) -> tuple[list[float], list[int]]:
     """Mid-ranks from 1, and the sizes of the groups of equal values."""
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    ranks, ties, start = [0.0] * len(values), [], 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for i in order[start : end + 1]:
-            ranks[i] = (start + end) / 2 + 1
-        if end > start:
-            ties.append(end - start + 1)
-        start = end + 1
-    return ranks, ties
+    import numpy as np
+
+    _, places, sizes = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    ranks = np.cumsum(sizes) - (sizes - 1) / 2
+    return ranks[places].tolist(), sizes[sizes > 1].tolist()
 
 
 @cache

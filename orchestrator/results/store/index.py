@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -59,7 +60,9 @@ class Index:
         parameters: list[object] = [*filters.values(), *search.parameters]
         if limit is not None:
             parameters.append(limit)
-        query = rows.select(list(filters), limit is not None, search)
+        query = rows.select(
+            "runs", list(filters), rows.ORDERS[search.order], limited=limit is not None, more=search.condition
+        )
 
         def read(db: sqlite3.Connection) -> list[RunRow]:
             found = db.execute(query, parameters)
@@ -69,7 +72,7 @@ class Index:
 
     def measurements(self, limit: int, filters: dict[str, str]) -> list[Measurement]:
         """Newest first; ``filters`` are columns out of :data:`rows.MEASURED_FILTERS` and the values they equal."""
-        query = rows.select_measured(list(filters))
+        query = rows.select("benchmarks", list(filters), "created DESC, run_id DESC, place DESC", limited=True)
 
         def read(db: sqlite3.Connection) -> list[Measurement]:
             return [_measurement(row) for row in db.execute(query, (*filters.values(), limit))]
@@ -133,7 +136,7 @@ class Index:
     def _with(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """``read`` on an index that is whole and up to date; in memory, if the real one cannot be written."""
         for last in (False, True):
-            inode = _inode(self._path)
+            facts = _facts(self._path)
             try:
                 with self._connection() as db:
                     self._catch_up(db)
@@ -145,7 +148,7 @@ class Index:
                     return self._in_memory(read, exc)
                 if last:
                     raise self._failure(exc) from exc
-                self._replace(inode, exc)
+                self._replace(facts, exc)
             except OSError as exc:
                 return self._in_memory(read, exc)
         raise AssertionError("unreachable")
@@ -180,10 +183,11 @@ class Index:
                 self._note(f"{why}: building it")
             self._fill(db)
 
-    def _replace(self, inode: int | None, why: Exception) -> None:
-        """Begin anew in place of the damaged file ``inode``, unless another process has done so already."""
+    def _replace(self, damaged: os.stat_result | None, why: Exception) -> None:
+        """Begin anew in place of the ``damaged`` file, unless another process has done so already."""
         with self._exclusive():
-            if _inode(self._path) != inode:
+            present = _facts(self._path)
+            if (present and present.st_ino) != (damaged and damaged.st_ino):
                 return
             self._note(f"the index of the runs is damaged ({str(why).splitlines()[0]}): building a new one")
             self._remove()
@@ -272,11 +276,11 @@ class Index:
         from orchestrator.results.store.rows import measured
 
         lines = [row_of(record) for record in records]
-        db.executemany(rows.INSERT, [rows.values(row) for row in lines])
+        db.executemany(rows.INSERT, [tuple(getattr(row, name) for name in rows.COLUMNS) for row in lines])
         for record, row in zip(records, lines, strict=True):
             db.executemany(rows.INSERT_USAGE, rows.usage_values(record, row))
             found, parents = measured(f"{self._runs}/{record.run_id}", record, row)
-            db.executemany(rows.INSERT_MEASURED, rows.measured_values(found))
+            db.executemany(rows.INSERT_MEASURED, [(*astuple(one), place) for place, one in enumerate(found)])
             db.executemany(rows.INSERT_PARENT, [(record.run_id, parent) for parent in parents])
 
     def _remember(self, db: sqlite3.Connection, changed: int) -> None:
@@ -319,23 +323,27 @@ def _names(runs: Path) -> set[str]:
 
 def _folders(runs: Path, names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are folders and should be complete runs; links are not followed."""
-    return [n for n in names if not n.endswith(".partial") and not n.startswith(".") and _is_folder(runs, n)]
-
-
-def _is_folder(runs: Path, name: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(f"{runs}/{name}").st_mode)
-    except OSError:
-        return False
+    return [
+        n
+        for n in names
+        if not n.endswith(".partial")
+        and not n.startswith(".")
+        and (facts := _facts(f"{runs}/{n}"))
+        and stat.S_ISDIR(facts.st_mode)
+    ]
 
 
 def _stamp(runs: Path, name: str) -> str:
     """Changes when a skipped folder's run.json does."""
+    facts = _facts(f"{runs}/{name}/{RECORD}")
+    return f"{facts.st_mtime_ns}:{facts.st_size}:{facts.st_mode}" if facts else "absent"
+
+
+def _facts(path: Path | str) -> os.stat_result | None:
     try:
-        found = os.lstat(f"{runs}/{name}/{RECORD}")
+        return os.lstat(path)
     except OSError:
-        return "absent"
-    return f"{found.st_mtime_ns}:{found.st_size}:{found.st_mode}"
+        return None
 
 
 def _mtime_ns(path: Path) -> int:
@@ -343,13 +351,6 @@ def _mtime_ns(path: Path) -> int:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
         return 0
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -146,34 +146,21 @@ class FolderIntake:
         with disk_errors("store the results", self.root, again="collect the run again: fcctl pull-results"):
             sync_tree(self.root)
 
-    def read(self, path: str, limit: int) -> bytes | None:
-        """A collected file; None if it is absent, empty, or longer than ``limit`` bytes."""
-        content = self._content(path, limit)
-        return content if content and len(content) <= limit else None
-
-    def _content(self, path: str, limit: int) -> bytes | None:
-        """The file, one byte over ``limit`` at most; None if it is absent."""
-        place, reason = _place(path)
-        if reason:
-            return None
-        with (
-            self._reading(),
-            safe_paths.opened(self.root, place, os.O_RDONLY) as fd,
-            os.fdopen(os.dup(fd), "rb") as stream,
-        ):
-            return stream.read(limit + 1)
-        return None
-
     def read_json(self, path: str, most: int = MAX_JSON_BYTES) -> Any:
         """A collected JSON file, None if absent. Raises ValueError: it is not JSON, nests too deeply, or takes more
         than ``most`` bytes of memory."""
-        content = self._content(path, most)
-        if content is None:
-            return None
-        try:
-            return json_text.loads(content, most)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        place, reason = _place(path)
+        if not reason:
+            with (
+                self._reading(),
+                safe_paths.opened(self.root, place, os.O_RDONLY) as fd,
+                os.fdopen(os.dup(fd), "rb") as stream,
+            ):
+                try:
+                    return json_text.loads(stream.read(most + 1), most)
+                except ValueError as error:
+                    raise ValueError(f"{path}: {error}") from None
+        return None
 
     @contextmanager
     def _reading(self, action: str = "read the results") -> Iterator[None]:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import stat
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -259,35 +259,15 @@ class Search:
 EVERYTHING = Search()
 
 
-def select(where: list[str], limited: bool, search: Search = EVERYTHING) -> str:
-    """The query for rows, ``where`` being names of columns out of :data:`FILTERS`."""
-    return _select("runs", COLUMNS, where, ORDERS[search.order], limited, search.condition)
-
-
-def select_measured(where: list[str]) -> str:
-    """The query for the newest measurements, newest first, ``where`` out of :data:`MEASURED_FILTERS`; limited."""
-    return _select("benchmarks", MEASURED, where, "created DESC, run_id DESC, place DESC", limited=True)
-
-
-def _select(
-    table: str, columns: tuple[str, ...], where: list[str], order: str, limited: bool, more: str = ""
-) -> str:  # fmt: skip
+def select(table: str, where: list[str], order: str, *, limited: bool, more: str = "") -> str:
+    """The query for rows of ``runs`` or ``benchmarks``; ``where``: names of columns that have given values."""
     conditions = [*(f"{name} = ?" for name in where), *([more] if more else [])]
     condition = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    end = " LIMIT ?" if limited else ""
-    return f"SELECT {', '.join(columns)} FROM {table}{condition} ORDER BY {order}{end}"  # noqa: S608
-
-
-def values(row: RunRow) -> tuple[object, ...]:
-    return tuple(getattr(row, column) for column in COLUMNS)
+    columns = ", ".join(COLUMNS if table == "runs" else MEASURED)
+    return f"SELECT {columns} FROM {table}{condition} ORDER BY {order}{' LIMIT ?' if limited else ''}"  # noqa: S608
 
 
 def usage_values(record: RunRecord, row: RunRow) -> list[tuple[str, str]]:
     """The row of ``usages``; none for a run that was free or emulated, as most may be."""
     usage = record.model_dump(mode="json", include=_USAGE)  # as text, a host's Infinity stays what it is
     return [(record.run_id, json.dumps(usage))] if row.usd > 0 else []
-
-
-def measured_values(measurements: list[Measurement]) -> list[tuple[object, ...]]:
-    """Rows of ``benchmarks``, numbered in the order they were measured."""
-    return [(*astuple(m), place) for place, m in enumerate(measurements)]

@@ -22,13 +22,21 @@ from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, read
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths
 from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
-from orchestrator.results.store.names import resolve
+from orchestrator.results.store.names import (
+    MAX_TAGS_BYTES,
+    TAGS,
+    Tag,
+    read_tags,
+    resolve,
+    tags_text,
+    with_tag,
+    without_tag,
+)
 from orchestrator.results.store.rows import DamagedRecord, is_complete, read_record
 
 if TYPE_CHECKING:
     from orchestrator.results.store.index import Index, Skipped
     from orchestrator.results.store.rows import Search
-    from orchestrator.results.tags import Tag
     from orchestrator.results.timings import Measurement
 
 #: An active folder that is being made; without its final name it is no run.
@@ -96,7 +104,7 @@ class FileStore:
         return [name for name in names if not self._ended(name)]
 
     def claim(self, run_id: str) -> FileActiveRun | None:
-        """Take over an active run; None while another live process owns it (see :meth:`owner`). Raises RunNotFound: it
+        """Take over an active run; None while another live process owns it. Raises RunNotFound: it
         is not active (any more)."""
         run = self._claim(run_id)
         if run is not None and is_complete(self._places(run_id).final):
@@ -109,10 +117,6 @@ class FileStore:
         path = self._places(run_id).active / LOCK
         with disk_errors("see who follows the run", path):
             return OwnerLock.is_taken(path)
-
-    def owner(self, run_id: str) -> dict[str, Any] | None:
-        """Pid, host and start (epoch seconds) of the process that last owned the run, for messages."""
-        return read_object(self._places(run_id).active / LOCK)
 
     def plan_of(self, run_id: str) -> dict[str, Any] | None:
         """An active run's saved plan, without claiming it; None if it has none."""
@@ -245,12 +249,10 @@ class FileStore:
 
     def tags(self) -> dict[str, Tag]:
         """Names that people gave to runs. Raises ConfigError: results/tags.toml is damaged."""
-        from orchestrator.results import tags
-
-        path = self.root / tags.FILE
+        path = self.root / TAGS
         try:
             with path.open("rb") as stream:
-                text = stream.read(tags.MAX_BYTES).decode()
+                text = stream.read(MAX_TAGS_BYTES).decode()
         except FileNotFoundError:
             return {}
         except UnicodeDecodeError:
@@ -258,32 +260,26 @@ class FileStore:
         except OSError:
             with disk_errors("read the tags", path):
                 raise
-        return tags.parse(text, str(path))
+        return read_tags(text, str(path))
 
     def tag(self, tag: Tag, *, move: bool) -> None:
         """Add a name, or with ``move`` let it stand for other runs than before. Raises ConflictError: it stands for
         other runs, and may not be moved."""
-        from orchestrator.results.tags import with_tag
-
         self._change_tags(lambda tags: with_tag(tags, tag, move=move))
 
     def untag(self, name: str) -> None:
         """Forget a name. Raises NotFoundError: there is none."""
-        from orchestrator.results.tags import without_tag
-
         self._change_tags(lambda tags: without_tag(tags, name))
 
     def _change_tags(self, how: Callable[[dict[str, Tag]], dict[str, Tag]]) -> None:
         """Nobody else changes them meanwhile; a damaged file is left as it is."""
-        from orchestrator.results import tags
-
         with disk_errors("write the tags", self.root):
             make_folders(self.root)
             with alone_in(self.root):
                 old = self.tags()
                 new = how(old)
                 if new != old:
-                    write_atomic(self.root, tags.FILE, tags.render(new).encode())
+                    write_atomic(self.root, TAGS, tags_text(new).encode())
 
     def folder(self, run_id: str) -> Path:
         """Where the run's files are: the complete folder, or the partial one while that is all there is."""

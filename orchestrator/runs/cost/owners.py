@@ -16,7 +16,6 @@ from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import known, money
 from orchestrator.machines.targets import Target
-from orchestrator.money.book import Change
 from orchestrator.money.caps import fenced_worst_case_usd
 from orchestrator.money.firings import count_left_on
 from orchestrator.money.ledger import RunUsage, UsageRecord
@@ -141,7 +140,18 @@ def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, e
     """Books a run's cost and releases its reservation; reserves the rest for a machine that is left on. Called before
     the run is complete; may be repeated."""
     with services.spending.changing() as change:
-        _settle(change, record, saved, entries)
+        own = [one for one in change.state.open().values()
+               if one.owner_id == record.run_id and one.owner in ("run", "wake")]  # fmt: skip
+        if not own and record.cost.usd == 0:
+            return
+        firing = next((one.firing for one in own if one.firing), None)
+        change.add("run", usage_of(record, firing))
+        first = next((one for one in own if one.owner == "run"), own[0] if own else None)
+        kept = kept_on(first, record, saved, entries) if first is not None and saved is not None else None
+        if kept is not None and kept.reservation_id not in change.state.open():
+            change.reserve(kept)
+        for one in own:
+            change.release(one)
 
 
 def settle_reservations(services: Services) -> None:
@@ -190,21 +200,6 @@ def _settle_complete(services: Services, one: Reservation) -> None:
     with suppress(FcctlError):  # damaged: the reservation stays, and `fcctl cost budget` lists it
         if saved is not None:
             settle_run(services, store.get(one.owner_id), saved, store.journal_of(one.owner_id))
-
-
-def _settle(change: Change, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
-    own = [one for one in change.state.open().values()
-           if one.owner_id == record.run_id and one.owner in ("run", "wake")]  # fmt: skip
-    if not own and record.cost.usd == 0:
-        return
-    firing = next((one.firing for one in own if one.firing), None)
-    change.add("run", usage_of(record, firing))
-    first = next((one for one in own if one.owner == "run"), own[0] if own else None)
-    kept = kept_on(first, record, saved, entries) if first is not None and saved is not None else None
-    if kept is not None and kept.reservation_id not in change.state.open():
-        change.reserve(kept)
-    for one in own:
-        change.release(one)
 
 
 def kept_on(

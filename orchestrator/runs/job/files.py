@@ -12,13 +12,14 @@ from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.models import Problem
 from orchestrator.base.safe_paths import spelled
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.built_in import BUILT_IN
 from orchestrator.runs.job.job import InvalidJob, Job, JobFile
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.job import Step
 
 
+#: The jobs that work in any workspace: the wheel has them. Others belong to FlashCore's kernels.
+BUILT_IN = ("preflight",)
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 

@@ -39,13 +39,16 @@ def make_plan(
     setting or step."""
     check_settings(job, settings)
     steps = [s for s in slice_steps(job.steps, steps_range) if s.where == "host"]
+    specs = [_with_settings(step, settings) for step in steps]
+    for step, spec in zip(steps, specs, strict=True):
+        spec.tune = None if step.tune is None else (searches or {})[step.tune]
     return wire.RunPlan(
         run_id=run_id,
         job=job.job,
         target=target.name,
         workspace=slug(workspace),
         tree_sha256=source.tree_sha256,
-        steps=[_with_search(step, _with_settings(step, settings), searches or {}) for step in steps],
+        steps=specs,
         title=job.title,
         created=now,
         needs=job.needs.spec(),
@@ -160,12 +163,6 @@ def _with_settings(step: Step, settings: Mapping[str, str]) -> wire.StepSpec:
     """A step's own environment is stronger than the plan's, so a setting must reach in there too."""
     spec = step.spec()
     spec.env.update({key: value for key, value in settings.items() if key in spec.env})
-    return spec
-
-
-def _with_search(step: Step, spec: wire.StepSpec, searches: Mapping[str, wire.Tuning]) -> wire.StepSpec:
-    if step.tune is not None:
-        spec.tune = searches[step.tune]
     return spec
 
 

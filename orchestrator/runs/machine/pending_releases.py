@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,6 +13,7 @@ from pydantic import TypeAdapter
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.observer import NoteKeeper
+from orchestrator.base.threads import in_thread
 from orchestrator.leases.session_rules import open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import find_machine
@@ -66,20 +65,9 @@ def _for_a_moment(services: Services, due: Mapping[str, dict[str, Any]]) -> None
     """Tries in a thread for a moment: loading the cloud's library takes seconds. What fails stays pending."""
     notes = NoteKeeper()
     aside = replace(services, observer=notes)
-    ended: Future[None] = Future()
-
-    def act() -> None:
-        try:
-            for run_id, pending in due.items():
-                _try(aside, run_id, pending)
-        except BaseException as error:  # noqa: BLE001 - raised to whoever waits
-            ended.set_exception(error)
-        else:
-            ended.set_result(None)
-
     for run_id, pending in due.items():
         _note(services, run_id, {**pending, "tried": services.clock.now()})
-    threading.Thread(target=act, name="fcctl-debts", daemon=True).start()
+    ended = in_thread(lambda: [_try(aside, run_id, pending) for run_id, pending in due.items()], "fcctl-releases")
     clock = services.clock
     until = clock.monotonic() + MOMENT_S
     while not ended.done() and clock.monotonic() < until:

@@ -10,15 +10,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.base.errors import ConfigError, NotFoundError, nearest
-from orchestrator.base.git import git_environment
+from orchestrator.base.git import GitFailed, run_git
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.source.git import GitSource
 
 #: Git LFS may fetch files meanwhile.
 CHECKOUT_TIMEOUT_S = 1800
+_run = partial(run_git, timeout_s=CHECKOUT_TIMEOUT_S)
 #: Settings of a repository that would change more than the folder, or less, or run its hooks.
 _PLAIN = (
     "-c", "core.sparseCheckout=false", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
@@ -28,10 +30,6 @@ _PLAIN = (
 _NAME = re.compile(r"(?!HEAD$)[\w./+-]+")
 #: Waits until its standard input ends, as it also does when fcctl is killed. A git process may still write meanwhile.
 _REMOVE = 'cat > /dev/null; for i in 1 2 3 4 5; do rm -rf "$1" && exit; sleep 1; done'
-
-
-class _GitFailed(Exception):
-    """git's exit code is not 0; the text is its error on one line."""
 
 
 @dataclass(frozen=True)
@@ -55,28 +53,26 @@ def checked_out(workspace: Path, name: str) -> Iterator[Revision]:
     """The files of the branch, tag or commit ``name``; removed at the end, also if this process is killed. Raises
     ConfigError: the workspace is in no git repository, or git cannot write the files; NotFoundError: there is no such
     revision, or it lacks the workspace's folder."""
-    git = shutil.which("git")
-    if git is None:
+    if shutil.which("git") is None:
         raise ConfigError("--rev needs git", cause="git is not installed", hint="install git, or run without --rev")
-    repository, prefix = _repository(git, workspace, name)
-    commit = _commit(git, workspace, name)
-    if prefix and not _succeeds(git, workspace, "cat-file", "-e", f"{commit}:{prefix}"):
+    repository, prefix = _repository(workspace, name)
+    commit = _commit(workspace, name)
+    if prefix and not _succeeds(workspace, "cat-file", "-e", f"{commit}:{prefix}"):
         raise NotFoundError(
             f"the revision '{name}' has no folder {prefix}",
             cause=f"the workspace is in {prefix}, which commit {commit[:10]} does not have",
             hint=f"choose a later revision: git log --oneline -- {prefix}",
         )
     with _folder() as folder:
-        checkout = _Checkout(git, folder / "git")
         try:
-            checkout.write(repository, commit, folder / "tree", prefix, beside=workspace)
-        except (_GitFailed, OSError) as error:
+            lacking = _write(repository, commit, folder / "tree", prefix, workspace, folder / "git")
+        except (GitFailed, OSError) as error:
             raise ConfigError(
                 f"cannot write the files of revision '{name}'",
                 cause=str(error),
                 hint=f"free disk space in {folder.parent}, or fetch what is missing: git fetch; git lfs fetch --all",
             ) from None
-        yield Revision(name, commit, folder / "tree" / prefix, tuple(checkout.lacking))
+        yield Revision(name, commit, folder / "tree" / prefix, tuple(lacking))
 
 
 @contextmanager
@@ -96,53 +92,47 @@ def _folder() -> Iterator[Path]:
         remover.communicate()
 
 
-class _Checkout:
-    """Writes commits of a repository and of its submodules below one folder."""
-
-    def __init__(self, git: str, private: Path) -> None:
-        self.git = git
-        #: Has what git keeps of each folder: its HEAD, its index.
-        self.private = private
-        self.lacking: list[str] = []
-        self._count = 0
-
-    def write(self, repository: Path, commit: str, tree: Path, prefix: str, beside: Path, path: str = "") -> None:
-        """The files of ``commit`` below ``prefix``, at ``tree/prefix``. ``beside`` is the folder of the working tree
-        that ``tree/prefix`` stands for, and ``path`` its place in the workspace. Raises _GitFailed, OSError."""
-        own = self.private / str(self._count)
-        self._count += 1
-        place = tree / prefix
-        for folder in (own, place):
-            folder.mkdir(parents=True, exist_ok=True)
-        # A linked work tree, as `git worktree` makes it, of which the repository itself knows nothing.
-        (own / "HEAD").write_text(f"{commit}\n")
-        (own / "commondir").write_text(f"{repository}\n")
-        (tree / ".git").write_text(f"gitdir: {own}\n")
-        _run(self.git, place, *_PLAIN, "read-tree", commit)
-        _run(self.git, place, *_PLAIN, "checkout-index", "--all", "--force", "--index", "--quiet")
-        for above in Path(prefix).parents if prefix else ():  # what they say of the files below
-            _succeeds(self.git, tree, "checkout-index", "--force", "--quiet", "--", str(above / ".gitattributes"))
-        for entry in _run(self.git, place, "ls-files", "--stage", "-z").split("\0"):
-            if entry.startswith("160000 "):
-                facts, _, name = entry.partition("\t")
-                self._submodule(facts.split()[1], place / name, beside / name, f"{path}{name}")
-
-    def _submodule(self, commit: str, place: Path, beside: Path, path: str) -> None:
-        if not (beside / ".git").exists():
-            return  # reading the source tells it
-        if not _succeeds(self.git, beside, "cat-file", "-e", f"{commit}^{{commit}}"):
-            self.lacking.append(
-                f"{path}: your clone lacks the submodule's commit {commit[:10]} (to fetch it: git -C {path} fetch)"
-            )
-            return
-        self.write(_common_folder(self.git, beside), commit, place, "", beside, f"{path}/")
+def _write(
+    repository: Path, commit: str, tree: Path, prefix: str, beside: Path, private: Path, path: str = ""
+) -> list[str]:
+    """Writes the files of ``commit`` below ``prefix`` at ``tree/prefix``, and those of its submodules; returns the
+    submodules whose commit is not here. ``beside`` is the folder of the working tree that ``tree/prefix`` stands for,
+    ``path`` its place in the workspace; ``private`` gets what git keeps of each folder: its HEAD, its index. Raises
+    GitFailed, OSError."""
+    place = tree / prefix
+    for folder in (private, place):
+        folder.mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(dir=private))
+    # A linked work tree, as `git worktree` makes it, of which the repository itself knows nothing.
+    (own / "HEAD").write_text(f"{commit}\n")
+    (own / "commondir").write_text(f"{repository}\n")
+    (tree / ".git").write_text(f"gitdir: {own}\n")
+    _run(place, *_PLAIN, "read-tree", commit)
+    _run(place, *_PLAIN, "checkout-index", "--all", "--force", "--index", "--quiet")
+    for above in Path(prefix).parents if prefix else ():  # what they say of the files below
+        _succeeds(tree, "checkout-index", "--force", "--quiet", "--", str(above / ".gitattributes"))
+    lacking = []
+    for entry in _run(place, "ls-files", "--stage", "-z").split("\0"):
+        if entry.startswith("160000 "):
+            facts, _, name = entry.partition("\t")
+            lacking += _submodule(facts.split()[1], place / name, beside / name, private, f"{path}{name}")
+    return lacking
 
 
-def _repository(git: str, workspace: Path, name: str) -> tuple[Path, str]:
+def _submodule(commit: str, place: Path, beside: Path, private: Path, path: str) -> list[str]:
+    if not (beside / ".git").exists():
+        return []  # reading the source tells it
+    if not _succeeds(beside, "cat-file", "-e", f"{commit}^{{commit}}"):
+        fetch = f"git -C {path} fetch"
+        return [f"{path}: your clone lacks the submodule's commit {commit[:10]} (to fetch it: {fetch})"]
+    return _write(_common_folder(beside), commit, place, "", beside, private, f"{path}/")
+
+
+def _repository(workspace: Path, name: str) -> tuple[Path, str]:
     """The repository's own folder, and the workspace's path in it, empty or with a slash at its end."""
     try:
-        return _common_folder(git, workspace), _run(git, workspace, "rev-parse", "--show-prefix").strip("\n")
-    except _GitFailed as error:
+        return _common_folder(workspace), _run(workspace, "rev-parse", "--show-prefix").strip("\n")
+    except GitFailed as error:
         outside = "not a git repository" in str(error)
         raise ConfigError(
             f"--rev {name} needs a git repository",
@@ -151,22 +141,22 @@ def _repository(git: str, workspace: Path, name: str) -> tuple[Path, str]:
         ) from None
 
 
-def _common_folder(git: str, folder: Path) -> Path:
-    return (folder / _run(git, folder, "rev-parse", "--git-common-dir").strip("\n")).resolve()
+def _common_folder(folder: Path) -> Path:
+    return (folder / _run(folder, "rev-parse", "--git-common-dir").strip("\n")).resolve()
 
 
-def _commit(git: str, workspace: Path, name: str) -> str:
+def _commit(workspace: Path, name: str) -> str:
     if not name or name[0] in "-^":  # an option; what a range leaves out
         raise NotFoundError(f"'{name}' is not a revision", hint=_ANY)
     try:
-        named = _run(git, workspace, "rev-parse", "--verify", name).strip()
-        kind = _run(git, workspace, "cat-file", "-t", named).strip()
-    except _GitFailed as error:
+        named = _run(workspace, "rev-parse", "--verify", name).strip()
+        kind = _run(workspace, "cat-file", "-t", named).strip()
+    except GitFailed as error:
         cause = _UNKNOWN if str(error).endswith(_GITS) else str(error)
-        raise NotFoundError(f"no revision '{name}'", cause=cause, hint=_instead(git, workspace, name)) from None
+        raise NotFoundError(f"no revision '{name}'", cause=cause, hint=_instead(workspace, name)) from None
     try:
-        return _run(git, workspace, "rev-parse", "--verify", f"{named}^{{commit}}").strip()
-    except _GitFailed:
+        return _run(workspace, "rev-parse", "--verify", f"{named}^{{commit}}").strip()
+    except GitFailed:
         raise NotFoundError(f"'{name}' is not a revision", cause=f"it is a {kind}, not a commit", hint=_ANY) from None
 
 
@@ -176,47 +166,24 @@ _UNKNOWN = "your clone has no branch, tag or commit of this name"
 _GITS = ("Needed a single revision", "could not get object info")
 
 
-def _instead(git: str, workspace: Path, name: str) -> str:
+def _instead(workspace: Path, name: str) -> str:
     """What to type instead of ``--rev name``, which git does not know."""
-    if not _run(git, workspace, "rev-list", "--all", "--max-count=1"):
+    if not _run(workspace, "rev-list", "--all", "--max-count=1"):
         return "the repository has no commit yet: run without --rev, or commit first: git commit"
-    refs = _run(git, workspace, "for-each-ref", "--format=%(refname:short)").split()
+    refs = _run(workspace, "for-each-ref", "--format=%(refname:short)").split()
     near = next((ref for ref in refs if ref.endswith(f"/{name}")), None) or nearest(name, refs)
     if near:
         return f"did you mean --rev {near}?"
     if _NAME.fullmatch(name):
         return f"to fetch it: git fetch origin {name}, then: --rev FETCH_HEAD"
-    if _run(git, workspace, "rev-parse", "--is-shallow-repository").strip() == "true":
+    if _run(workspace, "rev-parse", "--is-shallow-repository").strip() == "true":
         return "your clone is shallow; to fetch older commits: git fetch --unshallow"
     return _ANY
 
 
-def _succeeds(git: str, folder: Path, *words: str) -> bool:
+def _succeeds(folder: Path, *words: str) -> bool:
     try:
-        _run(git, folder, *words)
-    except _GitFailed:
+        _run(folder, *words)
+    except GitFailed:
         return False
     return True
-
-
-def _run(git: str, folder: Path, *words: str) -> str:
-    """What git prints. Raises _GitFailed."""
-    try:
-        done = subprocess.run(
-            [git, *words],
-            cwd=folder,
-            env=git_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            timeout=CHECKOUT_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise _GitFailed(f"git took over {CHECKOUT_TIMEOUT_S} s") from None
-    if done.returncode:
-        said = done.stderr.encode(errors="replace").decode(errors="replace").strip().split("\n")
-        last = next((line for line in said if line.startswith("fatal: ")), said[0]).removeprefix("fatal: ")
-        raise _GitFailed(last or f"git {words[0]} ended with exit code {done.returncode}")
-    return done.stdout

@@ -15,11 +15,11 @@ from orchestrator.base.errors import plural
 from orchestrator.base.json_text import pick
 from orchestrator.base.sanitize import clean, csv_cell
 from orchestrator.money.caps import dollars
-from orchestrator.money.estimate import CostPlan
 from orchestrator.money.ledger import Line as LedgerLine
 from orchestrator.money.prices.table import PriceTable
 from orchestrator.money.totals import LedgerNote, Total
 from orchestrator.results.records import CostRecord
+from orchestrator.runs.cost.estimate import CostPlan
 from orchestrator.runs.cost.outlook import Outlook
 from orchestrator.runs.cost.owners import OpenReservation
 from orchestrator.views.blocks import Bar, Bars, Cell, Grid, Line

@@ -19,7 +19,7 @@ from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
 from orchestrator.results.look import Headline, Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
-from orchestrator.results.tags import Tag
+from orchestrator.results.store.names import Tag
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Heading, Text, more
 from orchestrator.views.blocks import Line as Row
 from orchestrator.views.figures import age, duration, gate_value, usd

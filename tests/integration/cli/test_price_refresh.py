@@ -14,8 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from orchestrator.base.errors import AuthError, CloudError, ConfigError
-from orchestrator.money.prices import file as price_file
+from orchestrator.base.files import user_folder
 from orchestrator.money.prices.rates import usd_per_hour
+from orchestrator.providers import registry
 from orchestrator.providers.gcp import prices
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.workspace.workspace import find_workspace
@@ -98,15 +99,15 @@ def test_todays_prices_are_fetched_kept_and_reckoned_with(
     catalogue.rows[2]["pricingInfo"][0]["pricingExpression"]["tieredRates"][0]["unitPrice"]["nanos"] = 700000000
     table = prices.fetch(LIST_PRICES, catalogue.url)
     assert [urlsplit(path).path for path in catalogue.asked] == ["/v1/services/6F81-5844-456A/skus"] * 2
-    assert price_file.write(table).is_relative_to(private_home)
+    assert registry.write_prices(table).is_relative_to(private_home)
     workspace = find_workspace(tmp_path, environ={})
     today = 4 * 0.024988 + 16 * 0.002927 + 0.7
     assert usd_per_hour(workspace.target("l4"), workspace.config.budget) == pytest.approx(today)
     shown = fcctl("cost", "prices", "--region", "us-east1", "--json", cwd=tmp_path).json
     assert shown["date"] == table.date
     assert shown["regions"]["us-east1"]["machines"]["g2-standard-4"]["on_demand"] == pytest.approx(today)
-    (price_file.folder() / price_file.NAME).write_text("cut o")
-    assert price_file.read(lambda: LIST_PRICES) is None
+    (user_folder("state") / registry.PRICES).write_text("cut o")
+    assert registry.fetched_prices(LIST_PRICES) is None
     assert fcctl("cost", "prices", "--json", cwd=tmp_path).json["date"] == LIST_PRICES.date
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.emulator import world
+from orchestrator.emulator.call import compiled
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.listing import compiled
 from orchestrator.emulator.refusals import ApiError
 from orchestrator.emulator.scenario import Latency, Scenario
 

@@ -55,7 +55,7 @@ def test_why_a_machine_does_not_boot_is_said(
     def no_sshd() -> str:
         raise OSError("there is no sshd")
 
-    monkeypatch.setattr(guest, "_sshd", no_sshd)
+    monkeypatch.setattr(guest, "sshd_program", no_sshd)
     workspace.target("dead", instance="dead", wake_timeout_s=60)
     done = workspace.type("hosts", "up", "dead", "--yes", check=6)
     assert "dead runs, but executed no command within 60 s" in done.err

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orchestrator.machines.connect.agent import AgentSession
-from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.targets import LocalTarget, Target
 
 

@@ -16,8 +16,7 @@ from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import HostFault, NotFoundError
 from orchestrator.base.observer import Observer
-from orchestrator.machines.connect.connector import Connector
-from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.connect.reconnect import Connector, ReconnectingHost
 from orchestrator.machines.host_api import Bundle
 from orchestrator.runs import transfer
 from tests.support.link import LinkProxy

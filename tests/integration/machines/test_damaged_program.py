@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.base.errors import HostUnusable
 from orchestrator.machines.connect.agent import AgentSession
-from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.reconnect import Connector
 from tests.support import host_program
 from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd

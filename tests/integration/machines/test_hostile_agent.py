@@ -17,8 +17,7 @@ from orchestrator.base.clock import LATEST, SystemClock, iso
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
 from orchestrator.base.observer import NoteKeeper
 from orchestrator.machines.connect import agent
-from orchestrator.machines.connect.connector import Connector
-from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
+from orchestrator.machines.connect.reconnect import Connector, Hurry, ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
 from tests.support.agents import fake_runner, scripted_python

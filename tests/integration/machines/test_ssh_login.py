@@ -17,7 +17,7 @@ import paramiko
 import pytest
 
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable
-from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.connect.ssh import auth
 from orchestrator.machines.connect.ssh.auth import KeyLogin, load_key
 from orchestrator.machines.connect.ssh.config import Destination, resolve

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect import tunnels as relay
-from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.connect.tunnels import LocalTunnelConnection, SshTunnels
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target

@@ -18,7 +18,7 @@ from fcctl_remote.base.tree import tree_digest
 from orchestrator.base.errors import HostUnusable, LinkLost
 from orchestrator.machines.connect import batches, rsync
 from orchestrator.machines.connect.agent import AgentSession
-from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.host_api import HostSession, Transfer
 from orchestrator.machines.targets import Target
 from orchestrator.runs.source.api import Source

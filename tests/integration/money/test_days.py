@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator.base.clock import SystemClock, iso
+from orchestrator.base.files import user_folder
 from orchestrator.base.times import zone
 from orchestrator.money import firings
-from orchestrator.money.prices import file as price_file
 from orchestrator.money.totals import start_of_day, start_of_month
 from orchestrator.results.records import CostLine, CostRecord
 from orchestrator.results.store.store import FileStore
@@ -51,7 +51,7 @@ def test_every_command_counts_the_same_day_and_month(named: bool, tmp_path: Path
     store = FileStore(workspace.root / "results", SystemClock(), note=lambda _: None)
     completed(store, created=iso(began), started=iso(began), finished=iso(now), cost=cost)
     first = start_of_month(now, local) + 1
-    book = book_in(price_file.folder(), project="small", results=workspace.root / "results")
+    book = book_in(user_folder("state"), project="small", results=workspace.root / "results")
     firings.start(book, "nightly", first, 2.0, cap=None, zone=local)
 
     budget, top = told(workspace, "cost", "budget"), told(workspace, "top", "--once")

@@ -15,7 +15,7 @@ from orchestrator.app import ssh_command, terminal_command
 from orchestrator.base.errors import ConfigError, HostUnreachable, NotFoundError
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.cloud import Endpoint
-from orchestrator.machines.connect.connector import Connector
+from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.targets import LocalTarget
 from tests.integration.providers.conftest import World, rid
 from tests.support.sshd import generate_key

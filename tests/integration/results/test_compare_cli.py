@@ -137,7 +137,7 @@ def test_mistakes_are_told_with_a_way_out(store: FileStore, capsys: Captured) ->
         ([run, "baseline"], 102, "fcctl results tag baseline"),
         ([run, run, "--fail-on", "slowr:3%"], 2, "did you mean"),
         ([run, run, "--fail-on", "slower:3"], 2, "slower:3%"),
-        ([run, run, "--margin", "lots"], 2, "--margin 1%"),
+        ([run, run, "--margin", "lots"], 2, "such as 1%"),
         ([run, "nope"], 102, "fcctl results ls"),
     ):
         assert main(["results", "compare", *words]) == code, words

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base import toml
 from orchestrator.base.errors import ConfigError
-from orchestrator.results import tags
+from orchestrator.results.store.names import read_tags
 from orchestrator.workspace.config import read_layer
 
 DEEP = {
@@ -34,7 +34,7 @@ def test_what_nests_too_deeply_is_told_with_its_line(name: str) -> None:
     assert raised.value.message == f"fcctl.toml:{line}: nested deeper than 32 levels"
     assert raised.value.hint
     with pytest.raises(ConfigError, match="cannot be read"):
-        tags.parse(DEEP[name], "tags.toml")
+        read_tags(DEEP[name], "tags.toml")
 
 
 def test_what_is_too_large_is_not_read() -> None:

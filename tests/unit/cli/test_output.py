@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.base.errors import ConfigError, HostUnreachable
-from orchestrator.cli import output, reference
+from orchestrator.cli import context, failures, reference
 from orchestrator.cli.context import DOLLARS, POSITIVE, Finite
 from orchestrator.cli.main import VERBS, load
 from orchestrator.money.caps import Budget, Cap, dollars
@@ -43,19 +43,19 @@ class Stream(io.StringIO):
     ],
 )
 def test_who_decides_on_color(choice: str, terminal: bool, environ: dict[str, str], color: bool) -> None:
-    assert output.wants_color(choice, Stream(terminal), environ) is color
+    assert context.wants_color(choice, Stream(terminal), environ) is color
 
 
 @pytest.mark.parametrize("color", [True, False])
 def test_a_console_in_a_pipe_cuts_nothing_and_obeys_color(color: bool) -> None:
     stream = Stream(terminal=False)
-    output.make_console(stream, color).print("[red]" + "x" * 300 + "[/red]")
+    context.make_console(stream, color).print("[red]" + "x" * 300 + "[/red]")
     assert "x" * 300 in stream.getvalue()
     assert ("\x1b[31m" in stream.getvalue()) is color
 
 
 def test_documents_are_versioned_json_even_with_numbers_json_lacks() -> None:
-    text = output.document({"a": float("nan"), "b": [float("inf"), {"c": 1}], "d": "\x1b[31m"})
+    text = "".join(context.pieces({"a": float("nan"), "b": [float("inf"), {"c": 1}], "d": "\x1b[31m"}))
     assert json.loads(text) == {"schema_version": 1, "a": None, "b": [None, {"c": 1}], "d": "\x1b[31m"}
     assert "\x1b" not in text
     assert "\n" not in text
@@ -63,13 +63,13 @@ def test_documents_are_versioned_json_even_with_numbers_json_lacks() -> None:
 
 def test_error_lines() -> None:
     error = HostUnreachable("cannot reach box", reason="port", cause="refused", hint="ssh box true")
-    assert output.error_text(error, color=False) == "error: cannot reach box\ncause: refused\nhint:  ssh box true"
-    assert "\x1b[1;31merror:\x1b[0m" in output.error_text(error, color=True)
+    assert failures.error_text(error, color=False) == "error: cannot reach box\ncause: refused\nhint:  ssh box true"
+    assert "\x1b[1;31merror:\x1b[0m" in failures.error_text(error, color=True)
 
 
 def test_what_a_host_says_cannot_drive_the_terminal() -> None:
     error = ConfigError("evil \x1b]0;title\x07\x1b[2Jname", hint="\x9b31mred")
-    assert output.error_text(error, color=False) == "error: evil name\nhint:  red"
+    assert failures.error_text(error, color=False) == "error: evil name\nhint:  red"
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1", "0", "1e12", "five"])

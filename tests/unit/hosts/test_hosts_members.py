@@ -23,6 +23,7 @@ def services(*, logged_in: str = "", ran: str = "", runs: str = "") -> Any:
     """What this computer remembers: an instance that it logged in to, where a run was, and where one is."""
     return SimpleNamespace(
         book=SimpleNamespace(known=lambda project, name: (project, name) == ("proj-one", logged_in) or None),
+        budget=Budget(),
         store=SimpleNamespace(
             active=lambda: ["r"],
             plan_of=lambda _: {"target": {"name": runs}},
@@ -50,7 +51,7 @@ def test_one_that_was_deleted_since_is_not_listed_and_one_that_nobody_can_ask_ab
 ) -> None:
     said = {"l4": "absent", "l4-2": "absent", "l4-3": "unknown"}
     monkeypatch.setattr(hosts, "_cloud_rows", lambda _s, name, *_: [Row(name, "gcp", said[name])])
-    rows = hosts.rows(services(ran="l4-2", runs="l4-3"), TARGETS, Budget(), workspace="w")
+    rows = hosts.rows(services(ran="l4-2", runs="l4-3"), TARGETS, workspace="w")
     assert [(row.target, row.state, row.member_of) for row in rows] == [
         ("l4", "absent", None), ("l4-3", "unknown", "l4"), ("box", "-", None),
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from orchestrator.money import book as books
 from orchestrator.money.billable import ResourceRecord, histories, standing_lines, without_repetitions
 from orchestrator.money.book import FiringCost, SpendingBook
 from orchestrator.money.ledger import RunUsage, UsageRecord, spans
-from orchestrator.money.prices import file as price_file
+from orchestrator.providers import registry
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.results.records import CostRecord
 from tests.support.spending import book_in, reservation
@@ -218,7 +218,7 @@ def test_who_may_read_it(tmp_path: Path, private_home: Path, monkeypatch: pytest
     try:
         book = book_in(tmp_path / "state")
         book.add_usage(MACHINE)
-        prices = price_file.write(LIST_PRICES)
+        prices = registry.write_prices(LIST_PRICES)
         modes = [path_of(book).stat().st_mode & 0o777]
         compact(book, monkeypatch)
         modes.append(path_of(book).stat().st_mode & 0o777)

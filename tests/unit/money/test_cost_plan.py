@@ -13,10 +13,10 @@ from orchestrator.base.clock import SystemClock, iso
 from orchestrator.base.errors import ConfigError, UsageError
 from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
-from orchestrator.money.estimate import CostPlan, Past, cost_plan
 from orchestrator.results.records import CostLine, CostRecord, StepRecord
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import estimate
+from orchestrator.runs.cost.estimate import CostPlan, Past, plan_of_steps
 from orchestrator.runs.job.job import parse
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.views.tables.money import print_cost_plan
@@ -43,7 +43,7 @@ def l4(**values: object) -> GcpTarget:
 def plan(
     target: Target, budget: Budget | None = None, *, minutes: float | None = None, past: tuple[Past, ...] = ()
 ) -> CostPlan:
-    return cost_plan("phase0", target, budget or listed(), STEPS, max_minutes=minutes, past=past)
+    return plan_of_steps("phase0", target, budget or listed(), STEPS, max_minutes=minutes, past=past)
 
 
 def test_where_no_run_has_passed_names_the_target() -> None:
@@ -107,7 +107,7 @@ def test_expected_is_the_median_of_what_was_and_unknown_without() -> None:
 
 
 def test_caps_that_would_refuse_it_are_named() -> None:
-    made = cost_plan("p", l4(), listed(per_run_usd=0.5), STEPS, max_minutes=None, job_cap_usd=5.0)
+    made = plan_of_steps("p", l4(), listed(per_run_usd=0.5), STEPS, max_minutes=None, job_cap_usd=5.0)
     assert made.refused_by == ["per_run_usd of [budget]"]
     assert plan(l4(), listed(per_run_usd=2)).refused_by == []
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.money.prices import file as price_file
 from orchestrator.money.prices.table import PriceTable, from_json, to_json
+from orchestrator.providers import registry
 from orchestrator.providers.gcp.list_prices import LIST_PRICES
 from orchestrator.providers.gcp.prices import Sku, table_of
 
@@ -80,17 +80,17 @@ def test_a_catalogue_of_other_words_is_refused() -> None:
 def test_the_newer_of_the_fetched_and_this_version_s_own_prices_counts(
     private_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert price_file.read(lambda: LIST_PRICES) is None
-    path = price_file.write(table())
+    assert registry.fetched_prices(LIST_PRICES) is None
+    path = registry.write_prices(table())
     for own, found in (("2026-11-20", True), ("2026-11-21", False), ("2026-11-22", False)):
         older = replace(LIST_PRICES, date=own)
-        assert price_file.read(lambda own=older: own) == (replace(table(), older=older) if found else None)  # type: ignore[misc]
+        assert registry.fetched_prices(older) == (replace(table(), older=older) if found else None)
     size = path.stat().st_size
     for limit, found in ((size, True), (size - 1, False)):
-        monkeypatch.setattr(price_file, "_MAX_BYTES", limit)
-        assert (price_file.read(lambda: LIST_PRICES) is not None) == found
+        monkeypatch.setattr(registry, "_MAX_BYTES", limit)
+        assert (registry.fetched_prices(LIST_PRICES) is not None) == found
     path.write_text("cut o")
-    assert price_file.read(lambda: LIST_PRICES) is None
+    assert registry.fetched_prices(LIST_PRICES) is None
 
 
 def test_it_is_kept_as_it_was_and_nonsense_is_not_read() -> None:

@@ -222,17 +222,6 @@ def test_a_collected_json_file(intake: FolderIntake) -> None:
     assert intake.read_json("outcome.json") == {"a": [1]}
 
 
-def test_bytes_are_read_up_to_a_limit(intake: FolderIntake) -> None:
-    path = "artifacts/tune/journal.log"
-    assert intake.read(path, 10) is None
-    assert intake.read("../journal.log", 10) is None
-    intake.write(path, 0, b"")
-    assert intake.read(path, 10) is None
-    intake.write(path, 0, b"0123456789")
-    assert intake.read(path, 10) == b"0123456789"
-    assert intake.read(path, 9) is None
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 10_000, b"nope"])
 def test_what_is_not_json(intake: FolderIntake, content: bytes) -> None:
     intake.write("outcome.json", 0, content)

@@ -4,8 +4,7 @@ import pytest
 
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import RunNotFound
-from orchestrator.results.look import newest, show
-from orchestrator.results.store.names import Last
+from orchestrator.results.look import named, show
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id
 
@@ -40,7 +39,7 @@ def test_every_way_to_name_a_run(store: FileStore, runs: dict[str, str]) -> None
     assert [store.resolve(f"last~{n}") for n in range(4)] == [runs[name] for name in ("active", "c", "b", "a")]
     assert store.resolve("last~") == runs["c"]
     assert store.resolve("last:bench~1") == runs["a"]
-    assert [newest(store, Last(None, n)) for n in (0, 2)] == [runs["c"], runs["a"]], "of the complete ones"
+    assert [named(store, f"last~{n}") for n in (0, 2)] == [[runs["c"]], [runs["a"]]], "of the complete ones"
     assert show(store, "last:bench~1").record.run_id == runs["a"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from orchestrator.base.errors import BudgetError, ConflictError, UsageError
 from orchestrator.machines.targets import SshTarget
 from orchestrator.runs.job.job import parse
-from orchestrator.schedules.add import checked, first_times
 from orchestrator.schedules.due import Schedule
+from orchestrator.schedules.fire import checked
 from tests.support.budgets import listed
 
 JOB = parse("job: bench\nenv: {SIZE: '1'}\nsteps:\n  - {id: one, run: make, activity: bench}\n", "bench.yaml").job
@@ -21,12 +20,6 @@ def new(name: str = "nightly", rate: float = 0.6, per_run_usd: float | None = No
     target = SshTarget(name="box", host="h", usd_per_hour=rate)
     asked = {"job": "bench", "on": "box", "cron": "0 2 * * *", **values}
     return checked(name, asked, ["weekly"], listed(per_run_usd=per_run_usd), target, JOB, {})
-
-
-def test_the_next_three_times_are_told() -> None:
-    after = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
-    times = first_times(new(timezone="Europe/Berlin"), after)
-    assert [time.isoformat() for time in times] == [f"2026-11-2{day}T02:00:00+01:00" for day in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

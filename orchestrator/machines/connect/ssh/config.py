@@ -119,7 +119,7 @@ def resolve(
             cause=str(error),
             hint="try: ssh -G " + destination.name,
         ) from None
-    identities = [identity_file] if identity_file else _but_none(options.get("identityfile", []))
+    identities = [identity_file] if identity_file else options.get("identityfile", [])
     files = [known_hosts] if known_hosts else _of_home(options.get("userknownhostsfile", "~/.ssh/known_hosts"))
     files += shlex.split(options.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"))
     command = options.get("proxycommand")
@@ -131,7 +131,7 @@ def resolve(
         host=options.get("hostname", destination.name),
         port=destination.port or int(options.get("port", 22)),
         user=destination.user or options.get("user", getpass.getuser()),
-        identity_files=tuple(_path(file) for file in identities),
+        identity_files=tuple(_path(file) for file in identities if file.lower() != "none"),
         chosen_identities=identity_file is not None,
         identities_only=options.get("identitiesonly", "no").lower() in ("yes", "true"),
         identity_agent=_identity_agent(options.get("identityagent")),
@@ -199,11 +199,6 @@ def _config(destination: Destination, config_file: str | None) -> SSHConfig:
     return paramiko.SSHConfig.from_text("\n".join(x for x in answer.stdout.splitlines() if not x.startswith("host ")))
 
 
-def _but_none(values: str | list[str]) -> list[str]:
-    values = [values] if isinstance(values, str) else values
-    return [value for value in values if value.lower() != "none"]
-
-
 def _of_home(files: str) -> list[str]:
     """OpenSSH has already replaced ``~`` with the password file's home; where ``HOME`` differs, HOME is meant."""
     theirs = pwd.getpwuid(os.getuid()).pw_dir + "/.ssh/"
@@ -263,7 +258,7 @@ class KnownKey:
 
 def lookup(files: Iterable[Path], host: str, port: int) -> list[KnownKey]:
     """Every key the files hold for ``host`` at ``port``, in the files' order."""
-    name = host.lower() if port == 22 else f"[{host.lower()}]:{port}"
+    name = address(host.lower(), port)
     return [key for file in files for names, key in _lines(file) if _matches(names, name)]
 
 
@@ -302,16 +297,12 @@ def _matches(names: str, name: str) -> bool:
     matched = False
     for pattern in names.lower().split(","):
         negated = pattern.startswith("!")
-        if _pattern_matches(pattern.removeprefix("!"), name):
+        # Only * and ? are special here; fnmatch would also read the brackets of [host]:port.
+        if fnmatch.fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]")):
             if negated:
                 return False
             matched = True
     return matched
-
-
-def _pattern_matches(pattern: str, name: str) -> bool:
-    # Only * and ? are special here; fnmatch would also read the brackets of [host]:port.
-    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def _hash_matches(hashed: str, name: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from orchestrator.base.errors import HostUnreachable
-from orchestrator.machines.connect.reconnect import in_thread, when_late
+from orchestrator.base.threads import in_thread, when_late
 from orchestrator.machines.connect.ssh.auth import KeyLogin
 from orchestrator.machines.connect.ssh.config import (
     Destination,
@@ -136,7 +136,7 @@ class SshConnector:
     ) -> None:
         self._config_file = config_file
         self._known_hosts_file = known_hosts_file
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._may_ask = may_ask
 
@@ -158,7 +158,7 @@ class SshConnector:
                 proxy = ProxyProgram(settings.proxy_command)
                 sock = proxy.socket
             else:
-                sock = dial(settings, self.timeout_s)
+                sock = dial(settings, self._timeout_s)
             return Link(self._log_in(settings, sock, proxy), below, proxy)
         except BaseException:
             for part in (proxy, below):
@@ -196,7 +196,7 @@ class SshConnector:
     def _channel(self, below: Link, settings: SshSettings) -> paramiko.Channel:
         try:
             return below.transport.open_channel(
-                "direct-tcpip", (settings.host, settings.port), ("127.0.0.1", 0), timeout=self.timeout_s
+                "direct-tcpip", (settings.host, settings.port), ("127.0.0.1", 0), timeout=self._timeout_s
             )
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise HostUnreachable(
@@ -209,7 +209,9 @@ class SshConnector:
     def _log_in(self, settings: SshSettings, sock: Any, proxy: ProxyProgram | None) -> paramiko.Transport:
         keys = HostKeys(settings)
         client = paramiko.SSHClient()
-        strategy: Any = KeyLogin(settings, _agent_socket(settings), interactive=None if self._may_ask else False)
+        agent = settings.identity_agent or os.environ.get("SSH_AUTH_SOCK")
+        interactive = None if self._may_ask else False
+        strategy: Any = KeyLogin(settings, None if agent == "none" else agent, interactive=interactive)
         shown: Any = TimeoutSocket(sock, self._patience_s)
         client.set_missing_host_key_policy(keys)
         began = time.monotonic()
@@ -221,10 +223,10 @@ class SshConnector:
                 sock=shown,
                 transport_factory=keys.transport,
                 auth_strategy=strategy,
-                timeout=self.timeout_s,
-                banner_timeout=self.timeout_s,
-                auth_timeout=max(self.timeout_s, 30.0),
-                channel_timeout=self.timeout_s,
+                timeout=self._timeout_s,
+                banner_timeout=self._timeout_s,
+                auth_timeout=max(self._timeout_s, 30.0),
+                channel_timeout=self._timeout_s,
             )
         except HostUnreachable:
             client.close()
@@ -234,7 +236,7 @@ class SshConnector:
             raise _nothing_in_common(settings, str(error)) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             client.close()
-            _explain(settings, error, proxy, late=time.monotonic() - began >= self.timeout_s)
+            _explain(settings, error, proxy, late=time.monotonic() - began >= self._timeout_s)
         transport = client.get_transport()
         assert transport is not None  # noqa: S101 - it was opened just now
         transport.set_keepalive(KEEPALIVE_S)
@@ -389,9 +391,3 @@ def _explain(settings: SshSettings, error: Exception, proxy: ProxyProgram | None
         f"the program on port {settings.port} of {settings} is not a usable SSH server", reason="port", cause=detail,
         hint=f"see the reason: ssh -v -p {settings.port} {settings.host}",
     ) from None  # fmt: skip
-
-
-def _agent_socket(settings: SshSettings) -> str | None:
-    if settings.identity_agent == "none":
-        return None
-    return settings.identity_agent or os.environ.get("SSH_AUTH_SOCK")

@@ -109,12 +109,10 @@ class SshTransport:
     def _type(self, process: SshProcess, script: str) -> None:
         try:
             process.write((GUARD + script).encode() + b"\n", self._timeout_s)
-        except TimeoutError:
-            raise
-        except OSError:
-            if not self.alive():
+        except OSError as error:
+            # Else the shell ended before it read a word; what it said, and its exit status, tell more.
+            if isinstance(error, TimeoutError) or not self.alive():
                 raise
-            # The shell ended before it read a word; what it said, and its exit status, tell more.
 
     def _session(self) -> paramiko.Channel:
         """A new channel, retried while sshd still closes an earlier one. Raises HostUnusable: the server allows no
@@ -167,7 +165,7 @@ def log_in(target: SshTarget, *, may_ask: bool = True) -> SshTransport:
         target.ssh_config, target.known_hosts, timeout_s=target.connect_timeout_s, patience_s=target.link_timeout_s,
         may_ask=may_ask,
     )  # fmt: skip
-    return _transport(connector, of_target(target), target)
+    return SshTransport(connector.open(of_target(target)), max(target.connect_timeout_s, target.link_timeout_s))
 
 
 def log_in_to_cloud(endpoint: Endpoint | None, target: TargetBase, connect_timeout_s: float) -> SshTransport:
@@ -191,11 +189,14 @@ def log_in_to_cloud(endpoint: Endpoint | None, target: TargetBase, connect_timeo
         host_key_alias=key_alias(endpoint.instance_id),
         proxy_command=shlex.join(endpoint.proxy_command) if endpoint.proxy_command else None,
         proxy_jump=(),
-        pinned=tuple(map(_pinned, endpoint.host_keys)),
+        pinned=tuple(
+            KnownKey(kind, base64.b64decode(blob), False, "the key that the machine published through the cloud")
+            for kind, _, blob in (key.partition(" ") for key in endpoint.host_keys)
+        ),
     )
     try:
         connector = SshConnector(None, None, timeout_s=connect_timeout_s, patience_s=target.link_timeout_s)
-        return _transport(connector, settings, target)
+        return SshTransport(connector.open(settings), max(connect_timeout_s, target.link_timeout_s))
     except HostUnreachable as error:
         hint = _hint(error, endpoint, target.name)
         raise HostUnreachable(error.message, reason=error.reason, cause=error.cause, hint=hint) from None
@@ -208,17 +209,6 @@ def not_known(name: str) -> HostUnreachable:
         reason="config",
         cause="fcctl on this computer has not started the machine yet, or its cache was deleted",
         hint=f"fcctl hosts up {name}",
-    )
-
-
-def _transport(connector: SshConnector, settings: SshSettings, target: TargetBase) -> SshTransport:
-    return SshTransport(connector.open(settings), max(connector.timeout_s, target.link_timeout_s))
-
-
-def _pinned(key: str) -> KnownKey:
-    kind, _, blob = key.partition(" ")
-    return KnownKey(
-        kind, base64.b64decode(blob), revoked=False, where="the key that the machine published through the cloud"
     )
 
 
