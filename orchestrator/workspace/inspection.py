@@ -85,7 +85,7 @@ _SCRIPT = re.compile(
 )
 _BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/bench*.py")
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
-_TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
+_TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
 #: A file of this name has tests that pytest runs if it is named, or is a package's own script.
 _TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^\s*def test_", re.MULTILINE)
@@ -337,6 +337,15 @@ def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts
         words = set(re.findall(r"\w+", texts[name])) - set(_FUNCTION.findall(texts[name]))
         linked.extend(source for source, defined in functions.items() if source not in linked and defined & words)
     return linked
+
+
+def runs_kernels(folder: Path) -> bool:
+    """Whether ``folder`` has scripts for the GPU, or tests or benchmarks beside kernels in Python."""
+    if any(gpu_scripts(folder)):
+        return True
+    texts = {path.name: read_text(path) for path in folder.glob("*.py")}
+    tests = any(re.match(r"test_|bench|.*_test\.py$|test\.py$", name) for name in texts)
+    return tests and any(_KERNEL.search(text) or _TORCH_EXTENSION.search(text) for text in texts.values())
 
 
 def gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
