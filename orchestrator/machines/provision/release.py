@@ -72,8 +72,8 @@ def release(
 ) -> list[Released]:
     """Stops (or deletes) what was started, and waits until it is off.
 
-    ``delete`` deletes only what fcctl created; other machines are stopped. A machine that has been replaced is not
-    changed.
+    ``delete`` deletes only what fcctl created and may delete; other machines are stopped. A machine that has been
+    replaced is not changed.
 
     Args:
         wanted_by: returns another owner that is about to use the machine, asked just before the stop.
@@ -125,7 +125,13 @@ class _Release:
             return Released("off", request.zone, "it was created, never started, and deleted again")
         if (user := self._used_by(machine)) is not None:
             raise InUse(user)
-        return self._delete(machine) if self._policy == "delete" and is_ours else self._stop(machine)
+        if self._policy == "delete" and is_ours:
+            try:
+                return self._delete(machine)
+            except AuthError as denied:
+                why = f"fcctl stops {machine.name} instead of deleting it: {denied.message}"
+                self._parts.observer.note(f"{why}; its disks cost money until they are deleted")
+        return self._stop(machine)
 
     def _gone(self, request: ReleaseRequest, reason: str) -> Released:
         """The result for a deleted machine; the cloud's list of operations still has when it was on."""
