@@ -160,7 +160,7 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     for job in done.jobs:
         place = projects.get(job)
         text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
-        done.empty |= starter.NOTHING in text
+        done.empty = place is None and starter.NOTHING in text
         _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
     _write(done, done.root / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
 

@@ -87,7 +87,7 @@ _BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/b
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
-#: A file of this name has tests that pytest runs if it is named, or is a package's own script.
+#: A file of this name has tests that pytest runs if it is named, or is a script beside what it tests.
 _TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^\s*def test_", re.MULTILINE)
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
@@ -188,7 +188,9 @@ def _built(folder: Path, bench: str | None) -> Findings:
     tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
     script = read_text(folder / _TEST_SCRIPT) if not tests else ""
     has_tests = _HAS_TESTS.search(script) is not None
-    named = _TEST_SCRIPT if has_tests or (python and script and not script_needs_arguments(script)) else ""
+    alone = script and not script_needs_arguments(script)
+    own = python or (runs_kernels(folder) and _TEST_SCRIPT not in itertools.chain(*gpu_scripts(folder)))
+    named = _TEST_SCRIPT if has_tests or (alone and own) else ""
     found = replace(
         found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
         python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),

@@ -155,6 +155,10 @@ CASES = {
         {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
         ["run"],
     ),
+    "kernels with a script of tests": (
+        {"k.py": TRITON.partition("if ")[0], "test.py": "import k\nk.add[8](1)\n"},
+        ["test"],
+    ),
     "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
     "package whose Makefile helps": (
         {
