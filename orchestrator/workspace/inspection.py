@@ -189,7 +189,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
     script = read_text(folder / _TEST_SCRIPT) if not tests else ""
     has_tests = _HAS_TESTS.search(script) is not None
     alone = script and not script_needs_arguments(script)
-    own = python or (runs_kernels(folder) and _TEST_SCRIPT not in itertools.chain(*gpu_scripts(folder)))
+    own = python or (runs_kernels(folder) and not any(gpu_scripts(folder)))
     named = _TEST_SCRIPT if has_tests or (alone and own) else ""
     found = replace(
         found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
