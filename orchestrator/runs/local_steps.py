@@ -13,13 +13,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import gates, wire
 from orchestrator.base.errors import HostFault, plural
-from orchestrator.base.json_text import Budget
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.framing import in_range
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import HostSession
 from orchestrator.machines.targets import LocalTarget
-from orchestrator.results import documents
 from orchestrator.results.records import RunRecord, RunStatus
 from orchestrator.runs.job.plan import cuda_arch, dotted
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -80,6 +78,9 @@ def _from_builder(
     services: Services, active: FileActiveRun, specs: Sequence[wire.StepSpec], record: RunRecord
 ) -> LocalStepsResult | None:
     """Stores what a run on the builder left; None if its account of the steps is not one of ``specs``."""
+    from orchestrator.base.json_text import Budget
+    from orchestrator.results import documents
+
     folder, intake = services.store.folder(record.run_id), active.intake()
     steps = host_results(functools.partial(documents.read, folder, budget=Budget()), record.run_id)
     if list(steps) != [spec.id for spec in specs]:
