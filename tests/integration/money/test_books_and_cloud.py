@@ -133,3 +133,16 @@ def test_a_machine_deleted_while_nobody_looked_is_billed_until_then(workspace: C
     assert account["cloud"]["seconds"] == pytest.approx(on_s, abs=2.0)
     assert account["beyond_cloud"]["seconds"] < 2.0
     assert [time["for_nobody"] for time in account["times"]] == [False]
+
+
+@pytest.mark.parametrize("behind_s", [0.0, 3600.0])
+@pytest.mark.parametrize("refusal", ["stockout", {"http": {"status": 503, "reason": "insufficientCapacity"}}])
+def test_a_run_whose_start_is_refused_has_nothing_of_the_start_before(
+    tmp_path: Path, private_home: Path, cloud: Emulator, behind_s: float, refusal: Any
+) -> None:
+    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, -behind_s, on_stockout="fail")
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    cloud.faults.add(action="instances.start", do=refusal if isinstance(refusal, dict) else {refusal: True})
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=5)
+    costs = {run["status"]: run["cost"]["billed_s"] for run in workspace.runs().values()}
+    assert costs == {"passed": 60.0, "error": 0.0}
