@@ -20,9 +20,9 @@ import click
 
 from orchestrator import app
 from orchestrator.base.errors import FcctlError, JobError, plural
+from orchestrator.base.threads import in_thread
 from orchestrator.cli.context import DOLLARS, ON, PRICE_OPTIONS, Cli
 from orchestrator.cli.failures import report_run
-from orchestrator.machines.connect.reconnect import in_thread
 
 if TYPE_CHECKING:
     from orchestrator.cli.verbs.results import Comparing

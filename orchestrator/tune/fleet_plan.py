@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import ConflictError, HostUnreachable, LinkLost, MachineStopped, UsageError
 from orchestrator.machines.targets import Target
@@ -20,9 +19,6 @@ from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.tune.fleet_rules import MEMBER, check_apart, member_job
-
-if TYPE_CHECKING:
-    from orchestrator.machines.targets import Target
 
 
 @dataclass(frozen=True)

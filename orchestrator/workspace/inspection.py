@@ -193,6 +193,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
         found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
         python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
         uses_nvcc=bool(kernels), python_build=python, requirements=_requirements(folder),
+        rewritten=_rewritten(folder, {folder / name: read_text(folder / name) for name in ("setup.py", "build.py")}),
     )  # fmt: skip
     for builder, names in () if python else _BUILDERS.items():
         if name := next((name for name in names if (folder / name).is_file()), None):
@@ -288,6 +289,7 @@ def _plain(found: Findings, folder: Path, texts: Mapping[str, str], kernels: Seq
         compiled = {n: [*options, "-c", n, "-o", _built_as(n) + ".o"] for n in alone}
     return replace(
         found,
+        rewritten=_rewritten(folder, {folder / name: read_text(folder / name) for name in extensions}),
         compiled=tuple((name, tuple(words)) for name, words in compiled.items()),
         programs=tuple(Program(shlex.quote(_built_as(name)), arguments([texts[name]])) for name in names),
         prints_times=any(_PRINTS_TIME.search(texts[name]) for name in names),

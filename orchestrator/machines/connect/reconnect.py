@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from orchestrator.base.clock import iso
 from orchestrator.base.errors import ConfigError, FcctlError, HostError, HostFault, HostUnreachable, LinkLost
+from orchestrator.base.threads import in_thread, when_late
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
@@ -63,30 +64,6 @@ class Hurry:
             error = lost
         self._silent[host] = error
         raise error
-
-
-def in_thread(action: Callable[[], R], name: str) -> Future[R]:
-    """Starts ``action`` in a daemon thread: one that hangs does not keep a finished command from exiting."""
-    answer: Future[R] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(action())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return answer
-
-
-def when_late(answer: Future[R], dispose: Callable[[R], object]) -> None:
-    """Disposes of a result that nobody waits for any more."""
-
-    def done(future: Future[R]) -> None:
-        if future.exception() is None:
-            dispose(future.result())
-
-    answer.add_done_callback(done)
 
 
 class ReconnectingHost:

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, CloudError
+from orchestrator.base.threads import in_thread
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation, Power
 from orchestrator.machines.cloud_api import Cloud, MachineParts
-from orchestrator.machines.connect.reconnect import in_thread
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.observer import NoteKeeper
+from orchestrator.base.threads import in_thread
 from orchestrator.leases.session_rules import open_on
 from orchestrator.machines.cloud import Machine
-from orchestrator.machines.connect.reconnect import in_thread
 from orchestrator.machines.provision.find import find_machine
 from orchestrator.machines.provision.release import (
     InUse,

@@ -224,8 +224,7 @@ def render(document: Mapping[str, Any], color: bool = False) -> str:
     """Sections of checks, a summary with counts, and one last [PASS], [WARN] or [FAIL] line."""
     lines: list[str] = []
     checks = document["checks"]
-    others = sorted({str(c["section"]) for c in checks} - set(SECTIONS))
-    for section in (*SECTIONS, *others):
+    for section in SECTIONS:
         rows = [c for c in checks if c["section"] == section]
         if not rows:
             continue

@@ -22,23 +22,25 @@ _MODULES = {
 }  # fmt: skip
 
 
-def read(reader: str, path: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+def read(reader: str, path: str, env: Mapping[str, str] | None = None, shown: str | None = None) -> dict[str, Any]:
     """The document in the file at ``path``, as JSON values.
 
-    ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``). Raises
-    ReaderError: the file is not what the reader reads; ``unavailable`` is set where the figures could not be had on
-    this machine (profiling counters are not permitted, ``ncu`` is missing), which is no fault of the job."""
+    ``env`` is the step's environment, where a reader needs a program (``ncu --import``, ``c++filt``); ``shown`` is the
+    file's name in messages. Raises ReaderError: the file is not what the reader reads; ``unavailable`` is set where the
+    figures could not be had on this machine (profiling counters are not permitted, ``ncu`` is missing), which is no
+    fault of the job."""
     if reader not in READERS:
         raise ReaderError("unknown reader '%s'" % reader, "known: %s" % ", ".join(READERS))
-    name = reader.replace("-", "_")
-    module = importlib.import_module("fcctl_remote.readers." + _MODULES.get(name, name))
-    make = getattr(module, name if name in _MODULES else "read")
+    function, name = reader.replace("-", "_"), shown or str(path)
+    module = importlib.import_module("fcctl_remote.readers." + _MODULES.get(function, function))
+    make = getattr(module, function if function in _MODULES else "read")
     try:
         document: dict[str, Any] = make(path, dict(env) if env is not None else {})
     except ReaderError as error:
         error.reader = reader
+        error.message = "%s: %s" % (name, error.message.replace(str(path), name))
         raise
     except (RecursionError, MemoryError, OverflowError) as error:
-        raise ReaderError("%s: cannot be read as %s: %s" % (path, reader, type(error).__name__)) from None
+        raise ReaderError("%s: cannot be read as %s: %s" % (name, reader, type(error).__name__)) from None
     document["schema_version"] = SCHEMA_VERSION
     return document

@@ -32,11 +32,10 @@ _GOOGLE_KEYS = frozenset((
 
 def _items(path: str, tool: str, second: str, hint: str) -> list[tuple[dict[str, Any], str]]:
     """The objects of the file's ``benchmarks`` and where each is; the file of ``tool`` also has the key ``second``."""
-    root = an_object(load_json(path), path)
+    root = an_object(load_json(path))
     if "benchmarks" not in root or second not in root:
-        raise ReaderError("%s: not a file of %s" % (path, tool), hint)
-    listed = "%s: benchmarks" % path
-    places = ((value, "%s[%d]" % (listed, i)) for i, value in enumerate(a_list(root["benchmarks"], listed)))
+        raise ReaderError("not a file of %s" % tool, hint)
+    places = ((value, "benchmarks[%d]" % i) for i, value in enumerate(a_list(root["benchmarks"], "benchmarks")))
     return [(an_object(value, where), where) for value, where in places]
 
 
@@ -51,11 +50,11 @@ def google_benchmark(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # no
         path, "google-benchmark", "context", "write one with --benchmark_out=FILE --benchmark_out_format=json"
     ):
         runs.setdefault(clean(item.get("run_name", item.get("name", "?"))), []).append(item)
-    entries = [_google_entry(name, items, path) for name, items in runs.items()]
-    return source.document([e for e in entries if e is not None], "google-benchmark", path)
+    entries = [_google_entry(name, items) for name, items in runs.items()]
+    return source.document([e for e in entries if e is not None], "google-benchmark")
 
 
-def _google_entry(name: str, items: list[dict[str, Any]], path: str) -> dict[str, Any] | None:
+def _google_entry(name: str, items: list[dict[str, Any]]) -> dict[str, Any] | None:
     """None for BigO and RMS alone, which describe no time."""
     for item in items:
         if item.get("error_occurred") or item.get("skipped"):
@@ -63,8 +62,8 @@ def _google_entry(name: str, items: list[dict[str, Any]], path: str) -> dict[str
             return {**source.benchmark(name), "error": clean(message)}
     repetitions = [i for i in items if i.get("run_type", "iteration") == "iteration"]
     if repetitions:
-        entry = source.benchmark(name, [_google_us(i, "real_time", path) for i in repetitions])
-        cpu = [_google_us(i, "cpu_time", path) for i in repetitions if "cpu_time" in i]
+        entry = source.benchmark(name, [_google_us(i, "real_time") for i in repetitions])
+        cpu = [_google_us(i, "cpu_time") for i in repetitions if "cpu_time" in i]
         entry["cpu_time_us"] = sum(cpu) / len(cpu) if cpu else None
         entry["iterations"] = sum(_whole_number(i.get("iterations")) or 0 for i in repetitions)
         entry["counters"] = _counters(repetitions)
@@ -72,17 +71,17 @@ def _google_entry(name: str, items: list[dict[str, Any]], path: str) -> dict[str
     known: dict[str, Any] = {}  # from --benchmark_report_aggregates_only
     for item in items:
         if item.get("run_type") == "aggregate" and str(item.get("aggregate_name")) in _AGGREGATES:
-            known[_AGGREGATES[item["aggregate_name"]]] = _google_us(item, "real_time", path)
+            known[_AGGREGATES[item["aggregate_name"]]] = _google_us(item, "real_time")
             known["n"] = _whole_number(item.get("repetitions")) or 0
     return source.benchmark(name, None, **known) if "mean" in known or "p50" in known else None
 
 
-def _google_us(item: dict[str, Any], key: str, path: str) -> float:
+def _google_us(item: dict[str, Any], key: str) -> float:
     factor = _GOOGLE_TO_US.get(str(item.get("time_unit", "ns")))
     value = source.scaled(item.get(key), factor) if factor else None
     if value is None:
-        where = "%s: %s" % (path, clean(item.get("name", "?"), 120))
-        raise ReaderError("%s: no %s in %s" % (where, key, "/".join(_GOOGLE_TO_US)))
+        name = clean(item.get("name", "?"), 120)
+        raise ReaderError("%s: no %s in %s" % (name, key, "/".join(_GOOGLE_TO_US)))
     return value
 
 
@@ -98,7 +97,7 @@ def _counters(items: list[dict[str, Any]]) -> dict[str, float]:
 
 def pytest_benchmark(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     items = _items(path, "pytest-benchmark", "machine_info", "write one with pytest --benchmark-json=FILE")
-    return source.document([_pytest_entry(*item) for item in items], "pytest-benchmark", path)
+    return source.document([_pytest_entry(*item) for item in items], "pytest-benchmark")
 
 
 def _pytest_entry(item: dict[str, Any], where: str) -> dict[str, Any]:
@@ -149,9 +148,9 @@ def nvbench(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG00
     benchmarks: list[dict[str, Any]] = []
     for bench, _ in _items(path, "nvbench", "devices", "run the benchmark with --json FILE"):
         states = bench.get("states")
-        for state in a_list(states, path + ": states") if states is not None else []:
-            benchmarks.extend(_state(bench, an_object(state, path + ": state")))
-    return source.document(benchmarks, "nvbench", path)
+        for state in a_list(states, "states") if states is not None else []:
+            benchmarks.extend(_state(bench, an_object(state, "state")))
+    return source.document(benchmarks, "nvbench")
 
 
 def _state(bench: dict[str, Any], state: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -209,25 +208,25 @@ _FLASHCORE_HINT = (
 def flashcore(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     """Each object of ``results.CASE`` with a ``p50`` is one benchmark; PyTorch's are references. A speedup is not
     taken over: it follows from the times."""
-    root = an_object(load_json(path), path)
+    root = an_object(load_json(path))
     if not isinstance(root.get("results"), dict):
-        raise ReaderError("%s: no object 'results'" % path, _FLASHCORE_HINT)
-    results = {clean(case, 120): an_object(value, "%s: results" % path) for case, value in root["results"].items()}
-    entries = [entry for case, timed in results.items() for entry in _flashcore_case(case, timed, path)]
+        raise ReaderError("no object 'results'", _FLASHCORE_HINT)
+    results = {clean(case, 120): an_object(value, "results") for case, value in root["results"].items()}
+    entries = [entry for case, timed in results.items() for entry in _flashcore_case(case, timed)]
     if not entries:
-        raise ReaderError("%s: no p50 in results" % path, _FLASHCORE_HINT)
+        raise ReaderError("no p50 in results", _FLASHCORE_HINT)
     if len(entries) > MAX_ROWS:
-        raise ReaderError("%s: %d benchmarks; at most %d" % (path, len(entries), MAX_ROWS))
+        raise ReaderError("%d benchmarks; at most %d" % (len(entries), MAX_ROWS))
     whole = source.shape(root.get("config"))
     for entry in entries:
         if "shape" not in entry and whole and (entry["case"] == MISSION or len(results) == 1):
             entry["shape"] = whole
-    document = source.document(entries, "flashcore", path)
+    document = source.document(entries, "flashcore")
     device = next((root[key] for key in ("gpu", "device") if isinstance(root.get(key), str)), None)
     return {**document, "device": clean(device, 120)} if device else document
 
 
-def _flashcore_case(case: str, timed: Mapping[str, Any], path: str) -> Iterator[dict[str, Any]]:
+def _flashcore_case(case: str, timed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     shape = source.shape(timed.get("config"))
     for key, stats in timed.items():
         if not isinstance(stats, dict) or stats.get("p50") is None:
@@ -235,7 +234,7 @@ def _flashcore_case(case: str, timed: Mapping[str, Any], path: str) -> Iterator[
         known: dict[str, Any] = {name: finite(stats.get(name)) for name in source.STATS}
         for name, time in known.items():
             if (time is not None and time < 0) or (name == "p50" and not time):
-                raise ReaderError("%s: results.%s.%s.%s is not a time" % (path, case, clean(key, 80), name))
+                raise ReaderError("results.%s.%s.%s is not a time" % (case, clean(key, 80), name))
         counts = [finite(stats.get(name)) for name in ("n", "iterations")]
         known["n"] = next((int(count) for count in counts if count is not None and count > 0), None)
         is_reference = _REFERENCE.search(key) is not None
@@ -256,7 +255,7 @@ def metrics(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG00
     """Nested objects and lists are flattened with dots, true and false become 1 and 0; anything else is refused."""
     value = load_json(path)
     if not isinstance(value, dict):
-        raise ReaderError("%s: expected an object of numbers, found %s" % (path, type(value).__name__))
+        raise ReaderError("expected an object of numbers, found %s" % type(value).__name__)
     if value.get("kind") == "metrics" and isinstance(value.get("metrics"), dict):
         value = value["metrics"]
     flat: dict[str, Any] = {}
@@ -267,21 +266,19 @@ def metrics(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG00
             inner = item.items() if isinstance(item, dict) else ((str(i), v) for i, v in enumerate(item))
             pending.extend(reversed([("%s.%s" % (where, k) if where else k, v) for k, v in inner]))
         elif isinstance(item, (bool, int, float)):
-            flat[_key(where, flat, path)] = int(item) if isinstance(item, bool) else item
+            flat[_key(where, flat)] = int(item) if isinstance(item, bool) else item
         else:
             kind = "null" if item is None else "text"
-            raise ReaderError(
-                "%s: '%s' is %s, not a number" % (path, clean(where, 120), kind), "a metric must be a number"
-            )
+            raise ReaderError("'%s' is %s, not a number" % (clean(where, 120), kind), "a metric must be a number")
         if len(flat) + len(pending) > MAX_METRICS:
-            raise ReaderError("%s: more than %d metrics" % (path, MAX_METRICS))
+            raise ReaderError("more than %d metrics" % MAX_METRICS)
     if not flat:
-        raise ReaderError("%s: contains no metric" % path, empty=True)
+        raise ReaderError("contains no metric", empty=True)
     return {"kind": "metrics", "metrics": flat}
 
 
-def _key(where: str, flat: Mapping[str, Any], path: str) -> str:
+def _key(where: str, flat: Mapping[str, Any]) -> str:
     key = clean(where, 200)
     if key in flat:
-        raise ReaderError("%s: two values for '%s'" % (path, key))
+        raise ReaderError("two values for '%s'" % key)
     return key

@@ -22,12 +22,12 @@ _NOT_RUN = ("Unable to find executable", "Unable to find required file", "Fixtur
 
 
 def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
-    collector = _Collector(path)
+    collector = _Collector()
     with open_file(path) as stream:
         collector.feed(stream)
     if not collector.cases:
         hint = "check that the test run selects at least one test"
-        raise ReaderError("%s: contains no test case" % path, hint, empty=True)
+        raise ReaderError("contains no test case", hint, empty=True)
     return {"kind": "correctness", "tool": "junit", "cases": collector.cases, "summary": _summary(collector.cases)}
 
 
@@ -54,8 +54,7 @@ def _summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 class _Collector:
     """Builds cases from parse events, so that memory does not grow with the text the tests printed."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.cases: list[dict[str, Any]] = []
         self.stack: list[str] = []
         self.case: dict[str, Any] | None = None
@@ -76,21 +75,21 @@ class _Collector:
         except expat.ExpatError as error:
             line = "line %d" % error.lineno
             raise ReaderError(
-                "%s: not XML: %s, %s" % (self.path, expat.ErrorString(error.code), line),
+                "not XML: %s, %s" % (expat.ErrorString(error.code), line),
                 "the test run may have been killed while it wrote the file",
             ) from None
         except (ValueError, LookupError, UnicodeError) as error:  # an encoding nobody knows
-            raise ReaderError("%s: not XML: %s" % (self.path, clean(error))) from None
+            raise ReaderError("not XML: %s" % clean(error)) from None
 
     def doctype(self, *_declaration: Any) -> None:
-        raise ReaderError("%s: has a document type declaration, which test reports do not have" % self.path)
+        raise ReaderError("has a document type declaration, which test reports do not have")
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.stack.append(tag)
         if len(self.stack) == 1 and tag not in ("testsuites", "testsuite"):
-            raise ReaderError("%s: not a JUnit report but <%s>" % (self.path, clean(tag, 60)))
+            raise ReaderError("not a JUnit report but <%s>" % clean(tag, 60))
         if len(self.stack) > MAX_ELEMENTS_DEEP or len(self.cases) >= MAX_ROWS:
-            raise ReaderError("%s: too large or too deep for a test report" % self.path)
+            raise ReaderError("too large or too deep for a test report")
         if tag == "testcase" and self.case is None:
             self.case = _case(attributes)
         elif self.case is not None and self.stack[-2] == "testcase" and tag in _OUTCOMES:

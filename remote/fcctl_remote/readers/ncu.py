@@ -45,7 +45,7 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
         head = stream.read(4096)
     if path.endswith(".ncu-rep") or head.startswith(b"NVR\0"):
         return _report(path, env)
-    return _document(lines(path), path)
+    return _document(lines(path))
 
 
 def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     program = which("ncu", env)
     if program is None:
         raise ReaderError(
-            "%s: ncu is needed to read a report, and is not on PATH on this machine" % path,
+            "ncu is needed to read a report, and is not on PATH on this machine",
             "install Nsight Compute (apt install cuda-nsight-compute-12-9, or your version), or let the step write "
             "CSV and collect that: ncu --import REPORT --csv --page raw > profile.csv",
             unavailable=True,
@@ -61,29 +61,29 @@ def _report(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     argv = [program, "--import", os.path.abspath(path), "--csv", "--page", "raw"]
     done = run(argv, IMPORT_TIMEOUT_S, {**(env or os.environ), "LC_ALL": "C"}, most_bytes=MAX_BYTES + 1)
     if done.timed_out:
-        raise ReaderError("%s: ncu --import took over %d s" % (path, IMPORT_TIMEOUT_S))
+        raise ReaderError("ncu --import took over %d s" % IMPORT_TIMEOUT_S)
     if len(done.out) > MAX_BYTES:
-        raise ReaderError("%s: over %d bytes as CSV" % (path, MAX_BYTES), "profile fewer launches: --launch-count 1")
+        raise ReaderError("over %d bytes as CSV" % MAX_BYTES, "profile fewer launches: --launch-count 1")
     text = (done.err + "\n" + done.out).split("\n")
     if not done.ok:
         shown = clean(" ".join(line.strip() for line in text if line.strip()), 300)
-        raise ReaderError("%s: ncu --import failed (%s): %s" % (path, done.code, shown), unavailable=done.code is None)
-    return _document(text, path)
+        raise ReaderError("ncu --import failed (%s): %s" % (done.code, shown), unavailable=done.code is None)
+    return _document(text)
 
 
-def _document(text: Iterable[str], path: str) -> dict[str, Any]:
-    rows = _rows(text, path)
+def _document(text: Iterable[str]) -> dict[str, Any]:
+    rows = _rows(text)
     header = next(rows, None)
     if header is None:
-        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT, empty=True)
+        raise ReaderError("no kernel was profiled", _NO_KERNEL_HINT, empty=True)
     kernels: list[dict[str, Any]] = []
-    for identity, cells in _raw(header, rows, path):
-        kernel = _kernel(identity, cells, path)
+    for identity, cells in _raw(header, rows):
+        kernel = _kernel(identity, cells)
         if len(kernels) >= MAX_RAW_LAUNCHES:
             kernel["raw"] = {}
         kernels.append(kernel)
     if not kernels:
-        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT, empty=True)
+        raise ReaderError("no kernel was profiled", _NO_KERNEL_HINT, empty=True)
     return {
         "kind": "profile",
         "tool": "ncu",
@@ -93,7 +93,7 @@ def _document(text: Iterable[str], path: str) -> dict[str, Any]:
     }
 
 
-def _rows(text: Iterable[str], path: str) -> Iterator[list[str]]:
+def _rows(text: Iterable[str]) -> Iterator[list[str]]:
     """CSV rows from the header on. The profiled program and ncu itself print before and between."""
     in_table = False
 
@@ -101,7 +101,7 @@ def _rows(text: Iterable[str], path: str) -> Iterator[list[str]]:
         nonlocal in_table
         for line in text:
             if line.startswith("==") or not in_table:
-                _complain(line, path)
+                _complain(line)
             in_table = in_table or line.lstrip("\ufeff").startswith(('"ID",', "ID,"))
             if in_table and not line.startswith("==") and line:
                 yield line.lstrip("\ufeff")
@@ -109,50 +109,46 @@ def _rows(text: Iterable[str], path: str) -> Iterator[list[str]]:
     try:
         for row in csv.reader(table(), strict=True):
             if len(row) > MAX_COLUMNS:
-                raise ReaderError("%s: %d columns; at most %d" % (path, len(row), MAX_COLUMNS))
+                raise ReaderError("%d columns; at most %d" % (len(row), MAX_COLUMNS))
             yield row
     except csv.Error as error:
-        raise ReaderError("%s: not ncu's CSV: %s" % (path, clean(error)), "the file may be incomplete") from None
+        raise ReaderError("not ncu's CSV: %s" % clean(error), "the file may be incomplete") from None
 
 
-def _complain(line: str, path: str) -> None:
+def _complain(line: str) -> None:
     """ncu's own words for why there are no figures."""
     if "ERR_NVGPUCTRPERM" in line:
-        raise ReaderError("%s: the user may not read GPU performance counters" % path, _COUNTERS_HINT, unavailable=True)
+        raise ReaderError("the user may not read GPU performance counters", _COUNTERS_HINT, unavailable=True)
     if "LibraryNotLoaded" in line or "Failed to initialize the profiler" in line:
         raise ReaderError(
-            "%s: Nsight Compute cannot profile on this machine: %s" % (path, clean(line, 200)),
+            "Nsight Compute cannot profile on this machine: %s" % clean(line, 200),
             "it is a container or a virtual GPU without profiling support; use another machine",
             unavailable=True,
         )
     if "No kernels were profiled" in line:
-        raise ReaderError("%s: no kernel was profiled" % path, _NO_KERNEL_HINT, empty=True)
+        raise ReaderError("no kernel was profiled", _NO_KERNEL_HINT, empty=True)
 
 
 Cells = Dict[str, Tuple[str, str]]  # metric -> (unit, value)
 
 
-def _raw(header: list[str], rows: Iterator[list[str]], path: str) -> Iterator[tuple[dict[str, str], Cells]]:
+def _raw(header: list[str], rows: Iterator[list[str]]) -> Iterator[tuple[dict[str, str], Cells]]:
     units = next(rows, None)
     if units is None:
         return
     if len(units) != len(header) or units[0] != "":
-        raise ReaderError(
-            "%s: the row of units after the header is missing" % path, "write the file with ncu --csv --page raw"
-        )
+        raise ReaderError("the row of units after the header is missing", "write the file with ncu --csv --page raw")
     for number, row in enumerate(rows):
         if len(row) != len(header):
-            raise ReaderError("%s: a row has %d columns, not %d; is the file complete?" % (path, len(row), len(header)))
+            raise ReaderError("a row has %d columns, not %d; is the file complete?" % (len(row), len(header)))
         if number >= MAX_LAUNCHES:
-            raise ReaderError(
-                "%s: more than %d launches" % (path, MAX_LAUNCHES), "profile fewer launches: --launch-count N"
-            )
+            raise ReaderError("more than %d launches" % MAX_LAUNCHES, "profile fewer launches: --launch-count N")
         identity = {name: value for name, value in zip(header, row) if name in _IDENTITY}  # noqa: B905
         cells = {n: (u, v) for n, u, v in zip(header, units, row) if n not in _IDENTITY}  # noqa: B905
         yield identity, cells
 
 
-def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]:
+def _kernel(identity: dict[str, str], cells: Cells) -> dict[str, Any]:
     raw: dict[str, float] = {}
     stalls: dict[str, float] = {}
     for name, (unit, text) in cells.items():
@@ -163,7 +159,7 @@ def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]
         stall = _STALL.match(name)
         if stall and stall.group(1) != _NOT_A_STALL:
             stalls[stall.group(1)] = value
-    metrics = {m.key: _first(cells, raw, m.names, path) for m in METRICS}
+    metrics = {m.key: _first(cells, raw, m.names) for m in METRICS}
     for m in METRICS:
         value = metrics[m.key]
         if m.unit != "%" and value is not None:
@@ -177,20 +173,20 @@ def _kernel(identity: dict[str, str], cells: Cells, path: str) -> dict[str, Any]
         "compute_capability": clean(identity.get("CC", ""), 10),
         "grid": _dimensions(identity.get("Grid Size", "")),
         "block": _dimensions(identity.get("Block Size", "")),
-        "duration_ns": _first(cells, raw, _DURATION, path),
+        "duration_ns": _first(cells, raw, _DURATION),
         "metrics": metrics,
         "stalls": stalls,
         "raw": raw,
     }
 
 
-def _first(cells: Cells, raw: Mapping[str, float], names: tuple[str, ...], path: str) -> float | None:
+def _first(cells: Cells, raw: Mapping[str, float], names: tuple[str, ...]) -> float | None:
     for name in names:
         if name in raw:
             return raw[name]
         if name in cells and is_foreign(cells[name][1]):
             raise ReaderError(
-                "%s: '%s' is not a number in the C locale" % (path, clean(cells[name][1], 40)), "run ncu with LC_ALL=C"
+                "'%s' is not a number in the C locale" % clean(cells[name][1], 40), "run ncu with LC_ALL=C"
             )
     return None
 

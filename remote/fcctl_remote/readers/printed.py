@@ -109,8 +109,8 @@ class _Column(NamedTuple):
 def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken = _taken(path, _NO_TIME, lambda text: _figures(text, _time_of_line, _time_column), MAX_ROWS)
     if not taken:
-        raise ReaderError("%s: contains no time with a unit (ns, us, ms, s)" % path, _TIME_HINT, empty=True)
-    return source.document([source.benchmark(name, samples) for name, samples in taken.items()], "times", path)
+        raise ReaderError("contains no time with a unit (ns, us, ms, s)", _TIME_HINT, empty=True)
+    return source.document([source.benchmark(name, samples) for name, samples in taken.items()], "times")
 
 
 def _taken(
@@ -124,14 +124,14 @@ def _taken(
     for count, (name, value) in enumerate(read(lines)):
         found.setdefault(name, []).append((headings.above, value))
         if len(found) > most or count >= MAX_ROWS * 10:
-            raise ReaderError("%s: more than %d figures, or of more than %d names" % (path, MAX_ROWS * 10, most))
+            raise ReaderError("more than %d figures, or of more than %d names" % (MAX_ROWS * 10, most))
     samples: dict[str, list[float]] = {}
     for name, values in found.items():
         told = apart(above for above, _ in values)
         for above, value in values:
             samples.setdefault(clean(" ".join(filter(None, (told[above], name))), 200), []).append(value)
     if len(samples) > most:
-        raise ReaderError("%s: figures of more than %d names" % (path, most))
+        raise ReaderError("figures of more than %d names" % most)
     return samples
 
 
@@ -141,7 +141,7 @@ def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
         line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
         line = _UNIT_FIRST.sub(r"\g<value> \g<time>\g<rate>", line)
         if none.search(line):
-            raise ReaderError("%s: the measured value is not a number: %s" % (path, clean(line.strip(), 120)))
+            raise ReaderError("the measured value is not a number: %s" % clean(line.strip(), 120))
         yield line
 
 
@@ -274,7 +274,7 @@ _RATE_HINT = "print a line such as 'triad n=1024: 412.5 GB/s', or '1.2 TFLOPS'"
 def rates(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken = _taken(path, _NO_RATE, lambda text: _figures(text, _rate_of_line, _rate_column), MAX_METRICS)
     if not taken:
-        raise ReaderError("%s: contains no rate: a number with a unit per second" % path, _RATE_HINT, empty=True)
+        raise ReaderError("contains no rate: a number with a unit per second", _RATE_HINT, empty=True)
     return {"kind": "metrics", "metrics": {name: statistics.median(v) for name, v in taken.items()}}
 
 

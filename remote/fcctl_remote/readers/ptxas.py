@@ -43,12 +43,12 @@ def read(path: str, env: Mapping[str, str]) -> dict[str, Any]:
     for line in lines(path):
         log.line(line)
         if len(log.kernels) + len(log.functions) > MAX_ROWS:
-            raise ReaderError("%s: more than %d kernels" % (path, MAX_ROWS))
+            raise ReaderError("more than %d kernels" % MAX_ROWS)
     log.close()
     if not log.kernels:
         if log.problems["error"]:
-            raise ReaderError("%s: ptxas failed: %s" % (path, log.problems["error"][0]), "see the log of the build")
-        raise ReaderError("%s: contains no resource line of ptxas" % path, _HINT, empty=True)
+            raise ReaderError("ptxas failed: %s" % log.problems["error"][0], "see the log of the build")
+        raise ReaderError("contains no resource line of ptxas", _HINT, empty=True)
     kernels, functions = _distinct(log.kernels), _distinct(log.functions)
     names = readable([k["mangled"] for k in kernels + functions], env)
     for kernel in kernels + functions:

@@ -18,7 +18,7 @@ MAX_ROWS = 100_000  # cases, benchmarks, kernels
 
 
 class ReaderError(Exception):
-    """The file cannot be read as what it was said to be.
+    """The file cannot be read as what it was said to be. Its name is put before the message by the package's ``read``.
 
     ``unavailable`` tells figures that cannot be had on this machine from a file that is wrong; ``empty`` a file with
     nothing in it to read.
@@ -32,20 +32,23 @@ class ReaderError(Exception):
         self.empty = empty
         self.reader: str | None = None
 
+    def __str__(self) -> str:
+        return self.message
+
 
 def open_file(path: str) -> BinaryIO:
     """Open a regular file of at most :data:`MAX_BYTES`; a pipe or a device is refused, never waited for."""
     try:
         fd = open_plain(path, follow=True)
     except NotPlain:
-        raise ReaderError("%s: not a regular file" % path) from None
+        raise ReaderError("not a regular file") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ReaderError("%s: %s" % (path, reason), "check that the step writes to the path in 'file:'") from None
+        raise ReaderError(reason, "check that the step writes to the path in 'file:'") from None
     info = os.fstat(fd)
     if info.st_size > MAX_BYTES:
         os.close(fd)
-        raise ReaderError("%s: %d bytes; at most %d are read" % (path, info.st_size, MAX_BYTES))
+        raise ReaderError("%d bytes; at most %d are read" % (info.st_size, MAX_BYTES))
     return os.fdopen(fd, "rb")
 
 
@@ -53,7 +56,7 @@ def read_bytes(path: str) -> bytes:
     with open_file(path) as stream:
         data = stream.read(MAX_BYTES + 1)  # it may have grown since it was measured
     if len(data) > MAX_BYTES:
-        raise ReaderError("%s: more than %d bytes" % (path, MAX_BYTES))
+        raise ReaderError("more than %d bytes" % MAX_BYTES)
     return data
 
 
@@ -94,17 +97,17 @@ def load_json(path: str) -> Any:
     try:
         return parse_json(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise ReaderError("%s: not UTF-8 text" % path) from None
+        raise ReaderError("not UTF-8 text") from None
     except ValueError as error:
         raise ReaderError(
-            "%s: not JSON: %s" % (path, clean(error)),
+            "not JSON: %s" % clean(error),
             "the program that wrote the file may have been killed; to check the file: python3 -m json.tool FILE",
         ) from None
 
 
-def an_object(value: Any, where: str) -> dict[str, Any]:
+def an_object(value: Any, where: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ReaderError("%s: expected an object, found %s" % (where, type(value).__name__))
+        raise ReaderError("%sexpected an object, found %s" % (where and where + ": ", type(value).__name__))
     return value
 
 
@@ -154,10 +157,10 @@ def benchmark(name: str, samples: Sequence[float] | None = None, **known: Any) -
     return entry
 
 
-def document(benchmarks: list[dict[str, Any]], tool: str, path: str) -> dict[str, Any]:
+def document(benchmarks: list[dict[str, Any]], tool: str) -> dict[str, Any]:
     if not benchmarks:
         hint = "check that the benchmark's filter matches at least one"
-        raise ReaderError("%s: contains no benchmark" % path, hint, empty=True)
+        raise ReaderError("contains no benchmark", hint, empty=True)
     return {"kind": "benchmark", "tool": tool, "benchmarks": benchmarks, "comparisons": []}
 
 

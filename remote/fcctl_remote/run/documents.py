@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import itertools
 import json
 import math
 import os
@@ -15,7 +16,6 @@ from typing import Any
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.record import Record, field
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 MAX_FILES_PER_COLLECT = 64
@@ -25,16 +25,6 @@ SHAPES: dict[str, tuple[str, type]] = {
     "environment": ("checks", list), "build": ("kernels", list), "correctness": ("summary", dict),
     "benchmark": ("benchmarks", list), "profile": ("kernels", list), "metrics": ("metrics", dict),
 }  # fmt: skip
-
-
-class CollectedDocuments(Record):
-    """A step's documents by path, and what was wrong with the others."""
-
-    documents: list[tuple[wire.DocumentRef, dict[str, Any]]] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    unavailable: list[str] = field(default_factory=list)
-    hint: str | None = None
-    nothing: str | None = None  # what an optional reader wants to find, if one found nothing
 
 
 class Malformed(ValueError):
@@ -83,124 +73,120 @@ def check(document: dict[str, Any], shown: str) -> None:
                 raise Malformed("%s: benchmarks[%d] %s" % (shown, i, needs))
 
 
-def from_out(run: RunLayout, out: str, collected: CollectedDocuments) -> None:
-    """Add the documents the step itself wrote."""
-    try:
-        names = sorted(os.listdir(out))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        if not name.endswith(".json"):
-            continue
-        shown = run.relative(os.path.join(out, name)).encode("utf-8", "backslashreplace").decode("utf-8")
+class Collector:
+    """The documents of one step by path, and what was wrong with the others; ``env`` is the step's."""
+
+    def __init__(self, run: RunLayout, step: wire.StepSpec, env: Mapping[str, str]) -> None:
+        self.run, self.step, self.env = run, step, env
+        self.out = run.step(step.id).out
+        self.documents: list[tuple[wire.DocumentRef, dict[str, Any]]] = []
+        self.faults: list[str] = []
+        self.unavailable: list[str] = []
+        self.hint: str | None = None
+        self.nothing: str | None = None  # what an optional reader wants to find, if one found nothing
+
+    def take_written(self) -> None:
+        """Add the documents that the step itself wrote."""
         try:
-            document = load(os.path.join(out, name), shown)
-        except Malformed as fault:
-            collected.faults.append(str(fault))
-            continue
-        if document is not None:
-            collected.documents.append((wire.DocumentRef(document["kind"], shown), document))
-
-
-def from_readers(run: RunLayout, step: wire.StepSpec, env: Mapping[str, str], collected: CollectedDocuments) -> None:
-    """Add the documents that readers make of the files named by ``collect``; ``env`` is the step's. The files are
-    collected too: those outside the folders that are go to the step's out folder."""
-    place = run.step(step.id)
-    for spec in step.collect:
-        logs = [place.log] if files.is_plain(place.log) else []
-        paths = logs if spec.file == "@log" else _matches(run, spec.file, place.out)
-        if not paths and not spec.optional:
-            collected.faults.append("collect: no file matches %r" % spec.file)
-            collected.hint = collected.hint or _elsewhere(run, spec.file, place.out)
-        for path in paths[:MAX_FILES_PER_COLLECT]:
-            shown = spec.file if spec.file == "@log" else _shown(run, path, place.out)
-            _read_one(run, spec, path, shown, env, collected)
-            _keep(run, path, place.out, collected)
-
-
-def _keep(run: RunLayout, path: str, out: str, collected: CollectedDocuments) -> None:
-    """A link where that is possible: an ncu report may be large, and the snapshot has it already."""
-    real = os.path.realpath(path)
-    if any(real.startswith(os.path.realpath(folder) + os.sep) for folder in (run.steps, run.artifacts)):
-        return
-    try:
-        target = _free_name(out, *os.path.splitext(os.path.basename(path)))
-        try:
-            os.link(real, target)
-        except OSError:
-            shutil.copyfile(real, target)
-    except OSError as error:
-        collected.faults.append("%s cannot be kept: %s" % (os.path.basename(path), error.strerror))
-
-
-def _matches(run: RunLayout, pattern: str, out: str) -> list[str]:
-    """Regular files below the run's folder only: a link out of it is not followed."""
-    for name, folder in (("FCCTL_OUT", out), ("FCCTL_ARTIFACTS", run.artifacts)):
-        pattern = pattern.replace("${%s}" % name, glob.escape(folder)).replace("$" + name, glob.escape(folder))
-    folder = os.path.realpath(run.folder)
-    matches = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(run.source), pattern), recursive=True)):
-        real = os.path.realpath(path)
-        if real.startswith(folder + os.sep) and stat.S_ISREG(os.stat(real).st_mode):
-            matches.append(path)
-    return matches
-
-
-def _elsewhere(run: RunLayout, pattern: str, out: str) -> str | None:
-    """Where a file of that name is, if it is in one of the places that are looked in first."""
-    name = glob.escape(os.path.basename(pattern))
-    for shown in ("$FCCTL_OUT/", "$FCCTL_ARTIFACTS/", "", "build/"):
-        if _matches(run, shown + name, out):
-            return "did you mean file: %s%s?" % (shown, os.path.basename(pattern))
-    return None
-
-
-def _shown(run: RunLayout, path: str, out: str) -> str:
-    """``path`` as a job would name it."""
-    for name, folder in (("$FCCTL_OUT", out), ("$FCCTL_ARTIFACTS", run.artifacts)):
-        if path.startswith(folder + os.sep):
-            return name + path[len(folder) :]
-    return os.path.relpath(path, run.source)
-
-
-def _read_one(
-    run: RunLayout, spec: wire.CollectSpec, path: str, shown: str, env: Mapping[str, str], collected: CollectedDocuments
-) -> None:
-    from fcctl_remote import readers
-
-    try:
-        document = readers.read(spec.reader, path, env)
-        check(document, shown)
-    except Malformed as fault:
-        collected.faults.append(str(fault))
-        return
-    except readers.ReaderError as error:
-        if error.empty and spec.optional:
-            collected.nothing = collected.nothing or error.hint
+            names = sorted(os.listdir(self.out))
+        except (FileNotFoundError, NotADirectoryError):
             return
-        collected.hint = collected.hint or error.hint
-        message = error.message.replace(path, shown)
-        message = message if shown in message else "%s: %s" % (shown, message)
-        (collected.unavailable if error.unavailable else collected.faults).append(message)
-        return
-    ref = wire.DocumentRef(document["kind"], run.relative(store(document, env["FCCTL_OUT"], spec.reader)))
-    collected.documents.append((ref, document))
+        for name in names:
+            if not name.endswith(".json"):
+                continue
+            path = os.path.join(self.out, name)
+            shown = self.run.relative(path).encode("utf-8", "backslashreplace").decode("utf-8")
+            try:
+                document = load(path, shown)
+            except Malformed as fault:
+                self.faults.append(str(fault))
+                continue
+            if document is not None:
+                self.documents.append((wire.DocumentRef(document["kind"], shown), document))
 
+    def read_files(self) -> None:
+        """Add the documents that readers make of the files named by ``collect``. The files are collected too: those
+        outside the folders that are go to the step's out folder."""
+        for spec in self.step.collect:
+            paths = self._matches(spec.file)
+            if not paths and not spec.optional:
+                self.faults.append("collect: no file matches %r" % spec.file)
+                self.hint = self.hint or self._elsewhere(spec.file)
+            for path in paths[:MAX_FILES_PER_COLLECT]:
+                self._read(spec, path)
+                self._keep(path)
 
-def store(document: dict[str, Any], out: str, stem: str) -> str:
-    """Write a document into a step's out folder under a name not yet taken; returns its path."""
-    path = _free_name(out, stem, ".json")
-    files.write_atomic(path, files.to_json(document), durable=False)
-    return path
+    def add(self, document: dict[str, Any], stem: str) -> None:
+        """Keep a document that was made of something else in the step's out folder, under a name not yet taken."""
+        path = self._free_name(stem, ".json")
+        files.write_atomic(path, files.to_json(document), durable=False)
+        self.documents.append((wire.DocumentRef(document["kind"], self.run.relative(path)), document))
 
+    def _keep(self, path: str) -> None:
+        """A link where that is possible: an ncu report may be large, and the snapshot has it already."""
+        real = os.path.realpath(path)
+        if any(real.startswith(os.path.realpath(folder) + os.sep) for folder in (self.run.steps, self.run.artifacts)):
+            return
+        try:
+            target = self._free_name(*os.path.splitext(os.path.basename(path)))
+            try:
+                os.link(real, target)
+            except OSError:
+                shutil.copyfile(real, target)
+        except OSError as error:
+            self.faults.append("%s cannot be kept: %s" % (os.path.basename(path), error.strerror))
 
-def _free_name(folder: str, stem: str, suffix: str) -> str:
-    number = 1
-    while True:
-        path = os.path.join(folder, "%s%s%s" % (stem, "" if number == 1 else "-%d" % number, suffix))
-        if not os.path.lexists(path):
-            return path
-        number += 1
+    def _matches(self, pattern: str) -> list[str]:
+        """Regular files below the run's folder only: a link out of it is not followed."""
+        if pattern == "@log":
+            return [log for log in (self.run.step(self.step.id).log,) if files.is_plain(log)]
+        for name, folder in (("FCCTL_OUT", self.out), ("FCCTL_ARTIFACTS", self.run.artifacts)):
+            pattern = pattern.replace("${%s}" % name, glob.escape(folder)).replace("$" + name, glob.escape(folder))
+        folder = os.path.realpath(self.run.folder)
+        matches = []
+        for path in sorted(glob.glob(os.path.join(glob.escape(self.run.source), pattern), recursive=True)):
+            real = os.path.realpath(path)
+            if real.startswith(folder + os.sep) and stat.S_ISREG(os.stat(real).st_mode):
+                matches.append(path)
+        return matches
+
+    def _elsewhere(self, pattern: str) -> str | None:
+        """Where a file of that name is, if it is in one of the places that are looked in first."""
+        name = glob.escape(os.path.basename(pattern))
+        for shown in ("$FCCTL_OUT/", "$FCCTL_ARTIFACTS/", "", "build/"):
+            if self._matches(shown + name):
+                return "did you mean file: %s%s?" % (shown, os.path.basename(pattern))
+        return None
+
+    def _shown(self, path: str) -> str:
+        """``path`` as a job would name it."""
+        for name, folder in (("$FCCTL_OUT", self.out), ("$FCCTL_ARTIFACTS", self.run.artifacts)):
+            if path.startswith(folder + os.sep):
+                return name + path[len(folder) :]
+        return os.path.relpath(path, self.run.source)
+
+    def _read(self, spec: wire.CollectSpec, path: str) -> None:
+        from fcctl_remote import readers
+
+        shown = spec.file if spec.file == "@log" else self._shown(path)
+        try:
+            document = readers.read(spec.reader, path, self.env, shown)
+            check(document, shown)
+        except Malformed as fault:
+            self.faults.append(str(fault))
+        except readers.ReaderError as error:
+            if error.empty and spec.optional:
+                self.nothing = self.nothing or error.hint
+                return
+            self.hint = self.hint or error.hint
+            (self.unavailable if error.unavailable else self.faults).append(error.message)
+        else:
+            self.add(document, spec.reader)
+
+    def _free_name(self, stem: str, suffix: str) -> str:
+        numbers = itertools.chain([""], map("-%d".__mod__, itertools.count(2)))
+        paths = (os.path.join(self.out, stem + number + suffix) for number in numbers)
+        return next(path for path in paths if not os.path.lexists(path))
 
 
 def by_kind(documents: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -49,22 +49,22 @@ class StepVerdict(Record):
 
 def judge(run: RunLayout, case: Case) -> StepVerdict:
     """The step's final status with its reasons."""
-    collected = documents.CollectedDocuments()
-    documents.from_out(run, case.env["FCCTL_OUT"], collected)
+    collected = documents.Collector(run, case.spec, case.env)
+    collected.take_written()
     succeeded = case.result.status in ("passed", "warned")
     if succeeded:
-        documents.from_readers(run, case.spec, case.env, collected)
+        collected.read_files()
     elif case.result.status == "failed":
         # Which test failed stands in what the test program left. What cannot be read changes nothing any more.
-        reports = documents.CollectedDocuments()
-        documents.from_readers(run, case.spec, case.env, reports)
+        reports = documents.Collector(run, case.spec, case.env)
+        reports.read_files()
         collected.documents += reports.documents
     verdict = StepVerdict(case.result.status, case.result.message, case.result.hint)
     decides = (
         succeeded or case.result.status == "unavailable" or (case.result.status == "failed" and collected.documents)
     )
     if case.spec.gates and decides:
-        verdict.gates = _gates(run, case, collected)
+        verdict.gates = _gates(case, collected)
     verdict.documents = [ref for ref, _ in collected.documents]
     verdict.host = _host_facts(collected)
     if succeeded:
@@ -72,7 +72,7 @@ def judge(run: RunLayout, case: Case) -> StepVerdict:
     return verdict
 
 
-def _decide(spec: wire.StepSpec, collected: documents.CollectedDocuments, verdict: StepVerdict) -> None:
+def _decide(spec: wire.StepSpec, collected: documents.Collector, verdict: StepVerdict) -> None:
     failed = [gate for gate in verdict.gates if gate.verdict == "fail"]
     required = [gate for gate, given in zip(verdict.gates, spec.gates) if not given.optional]  # noqa: B905
     undecided = [gate for gate in required if gate.verdict == "unavailable"]
@@ -99,11 +99,11 @@ def _gate_text(gate: wire.GateResult) -> str:
     return one_line(gate.expr if value is None else "%s (%s)" % (gate.expr, value), 300)
 
 
-def _gates(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> list[wire.GateResult]:
+def _gates(case: Case, collected: documents.Collector) -> list[wire.GateResult]:
     """The verdicts. Of a step that the machine could not run, the gates that apply are undecided."""
     from fcctl_remote.gates.evaluate import evaluate
 
-    result, context = case.result, _context(run, case, collected)
+    result, context = case.result, _context(case, collected)
     decisions = [evaluate(spec, context) for spec in case.spec.gates]
     for spec, decided in zip(case.spec.gates, decisions):  # noqa: B905
         if result.status == "unavailable" and decided.verdict != "not_applicable":
@@ -119,24 +119,24 @@ def _gates(run: RunLayout, case: Case, collected: documents.CollectedDocuments) 
     return decisions
 
 
-def _context(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> dict[str, Any]:
+def _context(case: Case, collected: documents.Collector) -> dict[str, Any]:
     """What a gate may name: documents by kind, ``steps.ID``, ``host``, ``step``, ``env``."""
     by_kind: dict[str, Any] = {}
     steps: dict[str, Any] = {}
     for finished in case.adopted:
-        kinds = _documents_of(run, finished.result)
+        kinds = _documents_of(collected.run, finished.result)
         steps[finished.result.id] = {**_facts(finished.result), **kinds}
         kinds.pop("environment", None)  # of the machine where that step ran
         by_kind.update(kinds)
     for earlier in case.earlier:
-        kinds = _documents_of(run, earlier)
+        kinds = _documents_of(collected.run, earlier)
         by_kind.update(kinds)
         steps[earlier.id] = {**_facts(earlier), **kinds}
     own = documents.by_kind(document for _, document in collected.documents)
     by_kind.update(own)
     steps[case.result.id] = {**_facts(case.result), **own}
     if "environment" not in by_kind and _names_host(case.spec.gates):
-        by_kind["environment"] = _probe(run, case, collected)
+        by_kind["environment"] = _probe(collected)
     context: dict[str, Any] = dict(by_kind)
     context["host"] = by_kind.get("environment", {})
     context["step"] = _facts(case.result)
@@ -166,17 +166,16 @@ def _names_host(specs: list[wire.GateSpec]) -> bool:
     return any(re.search(r"\b(host|environment)\b", "%s %s" % (spec.expr, spec.when or "")) for spec in specs)
 
 
-def _probe(run: RunLayout, case: Case, collected: documents.CollectedDocuments) -> Mapping[str, Any]:
+def _probe(collected: documents.Collector) -> Mapping[str, Any]:
     """No step probed the machine yet and a gate asks about it: do so now, and keep it as this step's document."""
     from fcctl_remote.probe.document import collect
 
     document: dict[str, Any] = collect()
-    path = documents.store(document, case.env["FCCTL_OUT"], "environment")
-    collected.documents.append((wire.DocumentRef("environment", run.relative(path)), document))
+    collected.add(document, "environment")
     return document
 
 
-def _host_facts(collected: documents.CollectedDocuments) -> dict[str, Any]:
+def _host_facts(collected: documents.Collector) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for ref, document in collected.documents:
         if ref.kind == "environment":

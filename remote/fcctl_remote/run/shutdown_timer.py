@@ -44,10 +44,7 @@ class LeaseKeeper:
     def handle(self, request: wire.LeaseRequest) -> wire.Lease:
         """Raises: Refusal: bad_request, denied (token, privileges) or conflict (a later deadline without a token)."""
         with files.locked(self._layout.lease_lock):
-            stored = self._load()
-            if request.fresh and stored.lease.armed and stored.lease.boot_id != boot_id():
-                self._end(stored)
-            stored = self._after_restart(self._load())
+            stored = self._of_this_boot(request.fresh)
             acts = {"arm": self._arm, "renew": self._renew, "disarm": self._disarm}
             if request.op in acts:
                 return acts[request.op](stored, request)
@@ -61,30 +58,28 @@ class LeaseKeeper:
         return lease.armed and not lease.dry
 
     def _arm(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
-        deadline = _deadline(request)
         present = stored.lease
-        if present.armed and present.deadline is not None:
-            if deadline > present.deadline:
-                raise Refusal(
-                    "conflict",
-                    "a shutdown timer is already set, for %.0f s from now; only `renew` can move it later"
-                    % (present.deadline - time.time()),
-                    "renew the timer with the token that set it",
-                )
-            limit = _earliest(present.not_after, request.not_after)
-            lease = wire.Lease(True, present.dry and request.dry, deadline, limit, present.token)
-        else:
-            token = request.token or secrets.token_hex(16)
-            lease = wire.Lease(True, request.dry, deadline, request.not_after, token)
-        made = self._apply(stored, lease, request.reason)
-        # Whoever arms first learns the token; who only moves the deadline earlier does not.
-        return _without_token(made) if present.armed and request.token != present.token else made
+        if not present.armed:
+            token = request.token or secrets.token_hex(16)  # whoever arms first learns it
+            new = wire.Lease(True, request.dry, _deadline(request), request.not_after, token)
+            return self._apply(stored, new, request.reason)
+        if present.deadline is not None and _deadline(request) > present.deadline:
+            raise Refusal(
+                "conflict",
+                "a shutdown timer is already set, for %.0f s from now; only `renew` can move it later"
+                % (present.deadline - time.time()),
+                "renew the timer with the token that set it",
+            )
+        made = self._move(stored, request, present.dry and request.dry)
+        return made if request.token == present.token else _without_token(made)
 
     def _renew(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
         self._authorise(stored.lease, request)
-        present = stored.lease
-        limit = _earliest(present.not_after, request.not_after)
-        lease = wire.Lease(True, present.dry, _deadline(request), limit, present.token)
+        return self._move(stored, request, stored.lease.dry)
+
+    def _move(self, stored: Stored, request: wire.LeaseRequest, dry: bool) -> wire.Lease:
+        limit = _earliest(stored.lease.not_after, request.not_after)
+        lease = wire.Lease(True, dry, _deadline(request), limit, stored.lease.token)
         return self._apply(stored, lease, request.reason)
 
     def _disarm(self, stored: Stored, request: wire.LeaseRequest) -> wire.Lease:
@@ -112,12 +107,14 @@ class LeaseKeeper:
         self._save(Stored(lease, unit, reason, time.time()))
         return lease
 
-    def _after_restart(self, stored: Stored) -> Stored:
-        """A restart clears the timer: set it again if the deadline is to come; it is history otherwise."""
+    def _of_this_boot(self, fresh: bool) -> Stored:
+        """What is stored. A restart cleared the timer: it is set again if the deadline is to come; it is history
+        otherwise, and where the caller has just started the machine."""
+        stored = self._load()
         lease = stored.lease
         if not lease.armed or lease.boot_id == boot_id():
             return stored
-        if lease.deadline is None or lease.deadline <= time.time():
+        if fresh or lease.deadline is None or lease.deadline <= time.time():
             return self._end(stored)
         self._apply(Stored(lease), lease, stored.reason)
         return self._load()

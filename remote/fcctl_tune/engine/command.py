@@ -28,8 +28,8 @@ from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import hosts, settings
 from fcctl_tune.workers.cluster import Cluster
+from fcctl_tune.workers.hosts import print_line, this_machine
 from fcctl_tune.workers.membership import is_name
-from fcctl_tune.workers.pool import print_line, this_machine
 
 #: Set to 1 while numpy is imported: its own threads would run beside builds and timings.
 _NUMPY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
@@ -143,7 +143,9 @@ class Run:
         trial_spec = TrialSpec.of(spec, self.cwd, self.work, source, own, self.options.seed)
         journal = os.path.join(self.out, "journal.log")
         with contextlib.ExitStack() as ending:
-            cluster = ending.enter_context(self._cluster(trial_spec))
+            offer = os.path.abspath(self.options.fleet) if self.options.fleet else ""
+            here = this_machine(self.options.host)
+            cluster = ending.enter_context(Cluster(here, print_line, trial_spec, offer))
             with _loading():
                 spec = self._with_space(spec, trial_spec)
                 tasks.build_default_soon(trial_spec, spec.known_space)
@@ -157,11 +159,6 @@ class Run:
                 raise
             cluster.goodbye("the search has ended")
             return code
-
-    def _cluster(self, trial_spec: TrialSpec) -> Cluster:
-        options = self.options
-        offer = os.path.abspath(options.fleet) if options.fleet else ""
-        return Cluster(this_machine(options.host), print_line, trial_spec, offer)
 
     def _with_space(self, spec: Spec, trial_spec: TrialSpec) -> Spec:
         """Run the space command."""

@@ -59,13 +59,12 @@ def present(pattern: str, env: Mapping[str, str], directory: str) -> List[str]:
 
 def read_document(reader: str, path: str, env: Mapping[str, str]) -> Dict[str, Any]:
     """Raises: Failed."""
+    name = os.path.basename(path)  # without the trial's folder: equal failures have equal texts
     try:
-        document = readers.read(reader, path, env)
-        documents.check(document, os.path.basename(path))
+        document = readers.read(reader, path, env, name)
+        documents.check(document, name)
     except (readers.ReaderError, documents.Malformed) as error:
-        name = os.path.basename(path)  # without the trial's folder: equal failures have equal texts
-        problem = str(error).replace(path, name)
-        raise Failed("bench_failed", problem if problem.startswith(name) else "%s: %s" % (name, problem)) from None
+        raise Failed("bench_failed", str(error)) from None
     return document
 
 

@@ -23,9 +23,8 @@ from fcctl_tune.errors import MissingDependency, TuneError
 from fcctl_tune.trial import process
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import membership, settings
-from fcctl_tune.workers.hosts import CallFailed, Host, resource
+from fcctl_tune.workers.hosts import CallFailed, Host, WorkerPool, resource
 from fcctl_tune.workers.membership import CONTROL, Membership
-from fcctl_tune.workers.pool import WorkerPool
 
 #: Seconds that the scheduler and its client have to close.
 CLOSE_S = 5.0

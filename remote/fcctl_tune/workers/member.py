@@ -23,8 +23,8 @@ from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
 from fcctl_tune.workers import hosts, membership, settings
 from fcctl_tune.workers.cluster import MEMBER
+from fcctl_tune.workers.hosts import WorkerPool, print_line, this_machine
 from fcctl_tune.workers.membership import PATIENCE_S, Join
-from fcctl_tune.workers.pool import WorkerPool, print_line, this_machine
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 
 #: Exit codes: something is missing, or no search came; the search did not come back; stopped by a signal.
@@ -174,7 +174,6 @@ class Member:
         while not self._stop:
             is_in = is_in or self._has_joined(join, folder)
             for worker in pool.ended():
-                assert worker.process is not None  # noqa: S101
                 if worker.process.returncode == DISMISSED:
                     return _goodbye(folder)
                 if worker.process.returncode == LOST:

@@ -43,7 +43,7 @@ entry()
 BEFORE_LOGIN = """
     app
     base.clock base.errors base.files base.log_file base.models base.observer base.run_id base.safe_paths base.sanitize
-    base.times base.toml
+    base.threads base.times base.toml
     cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.verbs.run
     machines.cache machines.connect.reconnect machines.connect.ssh.auth
     machines.connect.ssh.config machines.connect.ssh.connection

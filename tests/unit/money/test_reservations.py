@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -317,6 +319,15 @@ def test_no_run_is_opened_to_sum_costs(store: FileStore, monkeypatch: pytest.Mon
     monkeypatch.setattr(store, "get", None)
     world = SimpleNamespace(store=store, spending=SimpleNamespace(state=lambda: SimpleNamespace(runs=dict)))
     assert list(unbooked_runs(world)) == [expected]  # type: ignore[arg-type]
+
+
+def test_a_figure_of_a_host_that_is_no_number_does_not_end_the_sums(world: World) -> None:
+    path = world.store.folder(world.spent(3.0)) / "run.json"
+    record = json.loads(path.read_bytes())
+    record["cost"]["breakdown"] = [{"activity": "run", "seconds": math.inf, "usd": math.nan}]
+    path.write_text(json.dumps(record))
+    world.store.reindex()
+    assert len(list(unbooked_runs(world.services))) == 1
 
 
 def test_a_record_of_the_book_is_validated_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

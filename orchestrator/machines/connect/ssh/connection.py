@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from orchestrator.base.errors import HostUnreachable
-from orchestrator.machines.connect.reconnect import in_thread, when_late
+from orchestrator.base.threads import in_thread, when_late
 from orchestrator.machines.connect.ssh.auth import KeyLogin
 from orchestrator.machines.connect.ssh.config import (
     Destination,
