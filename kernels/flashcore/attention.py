@@ -7,13 +7,14 @@
         model(tokens)
 
 The flagship, or ``decode`` for a few queries over many keys, computes what it takes: FP16 or bfloat16 on a GPU of
-compute capability 8.0 or later, head dimensions 64, 80, 128 and 256, no dropout, fewer heads of keys than of queries
-with ``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the lower right
-one (``lower_right``, which PyTorch's function does not have, or ``torch.nn.attention.bias.causal_lower_right``).
-``attn_mask`` is none or, also beside ``lower_right``, boolean and of the dimensions [B, H, S_q, S_kv], any but the last
-of them 1; a mask of keys alone is padding, left or right, which the kernel itself leaves out. (At 256 only the mask to
-the upper left corner.) All else is PyTorch's own. Either way the output has the strides of ``torch.empty_like(query)``
-where its shape is that of the query, and is contiguous where it is not.
+compute capability 8.0 or later, head dimensions 64, 80, 96, 128 and 256, no dropout, fewer heads of keys than of
+queries with ``enable_gqa``. A causal mask's diagonal begins in the upper left corner (``is_causal``) or ends in the
+lower right one (``lower_right``, which PyTorch's function does not have, or
+``torch.nn.attention.bias.causal_lower_right``). ``attn_mask`` is none or, also beside ``lower_right``, boolean and of
+the dimensions [B, H, S_q, S_kv], any but the last of them 1; a mask of keys alone is padding, left or right, which the
+kernel itself leaves out. (At 256 only the mask to the upper left corner.) Tensors whose rows do not begin at multiples
+of 16 bytes are copied first. All else is PyTorch's own. Either way the output has the strides of
+``torch.empty_like(query)`` where its shape is that of the query, and is contiguous where it is not.
 
 ``extended`` computes windows, softcap and ALiBi (D = 64, 128), ``decode`` a causal window of a few queries; else their
 definition. A query that sees no key gives zeros, as PyTorch's math and efficient backends do for a boolean mask.
@@ -207,7 +208,7 @@ def _eager(
     window_right: int = ANY[1],
     softcap: float = 0.0,
 ) -> torch.Tensor:
-    query, key, value = (t.detach() if t.requires_grad else t for t in (query, key, value))
+    query, key, value = (eligible.readable(t.detach() if t.requires_grad else t) for t in (query, key, value))
     causal = LOWER_RIGHT if lower_right else is_causal
     scores = Scores((window_left, window_right), softcap, alibi_slopes)
     if scores.window != ANY or softcap or alibi_slopes is not None:
@@ -221,6 +222,8 @@ def _eager(
     if lower_right:
         attn_mask = with_lower_right(attn_mask, query, key)
     found = _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if found is None:  # PyTorch 2.11 on a GPU, where there is nothing to compute
+        return _fake(query, key, value, enable_gqa=enable_gqa)
     out = _like(query, found.shape, found.dtype)
     return found if found.stride() == out.stride() else out.copy_(found)
 

@@ -19,7 +19,7 @@ VARIANT, DECODE = registry.VARIANTS["flagship"], "decode"
 EXTENDED = registry.VARIANTS["extended"]  # for windows, softcap, ALiBi and packed sequences
 MOST_ROWS, LEAST_KEYS = 16, 1024
 #: Of the flagship's head dimensions, those that were checked and timed on a GPU.
-HEAD_DIMS = (64, 80, 128, 256)
+HEAD_DIMS = (64, 80, 96, 128, 256)
 #: cp.async and mma.sync as the flagship uses them came with this compute capability.
 OLDEST = (8, 0)
 #: A grid's second and third dimension: heads, batches, and row tiles of at least 16 rows under a causal mask.
@@ -88,6 +88,12 @@ def aligned(tensor: torch.Tensor) -> bool:
     *strides, last = tensor.stride()
     unit = VARIANT.alignment // tensor.element_size()
     return last == 1 and not any(s % unit for n, s in zip(tensor.shape, strides) if n > 1)  # noqa: B905 (Python 3.9)
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, or a copy where nothing but the places of its rows keeps a kernel from it."""
+    pieces = tensor.dtype in DTYPES and not tensor.shape[-1] * tensor.element_size() % VARIANT.alignment
+    return tensor.clone() if pieces and not aligned(tensor) else tensor
 
 
 @functools.cache

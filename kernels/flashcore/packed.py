@@ -77,7 +77,7 @@ def _eager(
     scores = Scores((window_left, window_right), softcap, alibi_slopes)
     _check(query, key, value, packed, scores)
     mode = LOWER_RIGHT if causal else 0
-    q, k, v = (x.detach().transpose(0, 1)[None] for x in (query, key, value))
+    q, k, v = (eligible.readable(x.detach()).transpose(0, 1)[None] for x in (query, key, value))
     fits = query.shape[-1] in eligible.EXTENDED.head_dims and eligible.fits(q[:, :, :max_seqlen_q], k, v, mode, True)
     kernel = eligible.kernel(eligible.EXTENDED.name) if fits and max_seqlen_q and max_seqlen_k else None
     out = torch.empty_like(query)

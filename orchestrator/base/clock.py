@@ -1,10 +1,12 @@
-"""The clock as an interface, so that virtual time can stand in for the real one, and this computer's clocks."""
+"""The clock as an interface, so that virtual time can stand in for the real one; waiting within a bound."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Clock(Protocol):

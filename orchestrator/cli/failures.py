@@ -182,7 +182,7 @@ def _notices(services: Services, left: Sequence[LeftOn]) -> list[str]:
         from orchestrator.runs.cost.outlook import send_cap_notices
 
         problems += send_cap_notices(services)
-        damaged = services.spending.damaged
+        damaged = len(services.spending.state().damaged)
     except FcctlError as error:
         return [*problems, error.one_line]
     if damaged:

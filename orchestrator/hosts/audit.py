@@ -76,7 +76,7 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
         whole: whether to list disks, snapshots and addresses too, and to reconcile the ledger with the cloud.
     """
     findings: list[Finding] = []
-    leftovers: list[Orphan] = []
+    orphaned: list[Orphan] = []
     unanswered: list[Unanswered] = []
     accounts: list[Account] = []
     before = ledger.lines(services) if whole else []
@@ -84,11 +84,11 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
     for place in places:
         project = _ProjectAudit(services, place, unanswered)
         machines = project.machines()
-        found = [finding(services, project.cloud, place, machine, workspace) for machine in machines or ()]
+        findings_here = [finding(services, project.cloud, place, machine, workspace) for machine in machines or ()]
         if whole and machines is not None:
             things, is_complete = project.resources()
-            found = [project.with_storage_cost(one, machines, things) for one in found]
-            leftovers += [
+            findings_here = [project.with_storage_cost(one, machines, things) for one in findings_here]
+            orphaned += [
                 Orphan(one, monthly_usd(one, services.budget.prices, target_of(one, place.targets)))
                 for one in orphans(things, place.names)
             ]
@@ -101,10 +101,10 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
             except DiskError as full:  # machines without an owner are stopped all the same
                 unanswered.append(Unanswered(place.project, "the ledger", full.one_line))
             release_lost(services, project.cloud, place.project)
-        findings += found
+        findings += findings_here
     return Audit(
         tuple(findings),
-        tuple(leftovers),
+        tuple(orphaned),
         tuple(unanswered),
         tuple(place.project for place in places),
         tuple(place.project for place in places if on_loopback(place.api_endpoint)),
@@ -140,8 +140,8 @@ class _ProjectAudit:
         self.cloud = services.clouds.open(place.targets[0])
 
     def machines(self) -> list[Machine] | None:
-        """fcctl's machines in all zones, and those that a target names. The list may be behind by a minute and lack
-        zones, so targets' machines, and all of such a zone, are read by themselves. None: there is no list."""
+        """fcctl's machines in all zones, and those that a target names; None: there is no list. The list may be behind
+        by a minute and lack zones, so targets' machines, and all of such a zone, are read by themselves."""
         try:
             listed, unasked = self.cloud.machines({})
         except FcctlError as error:

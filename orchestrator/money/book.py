@@ -157,12 +157,6 @@ class SpendingBook:
         with self._mutex:
             return self._read()
 
-    @property
-    def damaged(self) -> int:
-        """How many lines cannot be read."""
-        with self._mutex:
-            return len(self._read().damaged)
-
     def _read(self) -> State:
         """Reads what was appended since the last time; all, if the file is another one by now."""
         try:

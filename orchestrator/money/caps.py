@@ -199,10 +199,6 @@ def stop_by(usd: float, rate: float, began: float, deadline: float | None = None
     return None if math.isinf(seconds) else began + seconds - reserve_s(seconds)
 
 
-def tightest(caps: Sequence[Cap]) -> Cap | None:
-    return min(caps, key=lambda cap: cap.usd, default=None)
-
-
 def judge(cap: Cap, spent: float, rate: float, *, strictly: bool) -> Verdict:
     """Returns what to do about one cap of which ``spent`` dollars are spent. ``strictly``: stop early enough to end the
     run."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from fcctl_remote import gates, wire
-from orchestrator.base import json_text, safe_paths
 from orchestrator.base.errors import HostFault, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.framing import in_range
@@ -28,8 +27,6 @@ from orchestrator.runs.source.api import Source
 from orchestrator.runs.transfer import collect, follow, send_source
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from orchestrator.results.store.active import FileActiveRun
 
 HERE = LocalTarget.model_construct(name="controller", root="~/.fcctl/controller", reconnect_s=5.0)
@@ -81,8 +78,11 @@ def _from_builder(
     services: Services, active: FileActiveRun, specs: Sequence[wire.StepSpec], record: RunRecord
 ) -> LocalStepsResult | None:
     """Stores what a run on the builder left; None if its account of the steps is not one of ``specs``."""
+    from orchestrator.base.json_text import Budget
+    from orchestrator.results import documents
+
     folder, intake = services.store.folder(record.run_id), active.intake()
-    steps = host_results(functools.partial(read_below, folder), record.run_id)
+    steps = host_results(functools.partial(documents.read, folder, budget=Budget()), record.run_id)
     if list(steps) != [spec.id for spec in specs]:
         why = record.message or f"its run ended as {record.status}"
         services.observer.note(f"{record.target} could not be used to compile: {why} (run {record.run_id})")
@@ -117,7 +117,7 @@ def adopted(
     steps: Sequence[wire.StepResult], read: Callable[[str], Any], observer: Observer
 ) -> list[wire.FinishedStep]:
     """Returns the steps for the host's gates, with the documents that are small enough to send. ``read`` returns a JSON
-    file of the run; None if absent; raises ValueError if it is not JSON."""
+    file of the run; None if absent; raises OSError, ValueError if it is not JSON."""
     room, finished = MAX_ADOPTED_BYTES, []
     for step in steps:
         refs, contents = [], []
@@ -137,26 +137,16 @@ def adopted(
 def _document(read: Callable[[str], Any], path: str) -> dict[str, Any] | None:
     try:
         content = read(path)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def read_below(folder: Path, path: str) -> Any:
-    """A JSON file of a complete run, None if it has no such file; raises ValueError if it is none."""
-    try:
-        stream, size = safe_paths.open_result(folder, path)
     except (OSError, ValueError):
         return None
-    with stream:
-        return json_text.loads(stream.read(size))
+    return content if isinstance(content, dict) else None
 
 
 def host_results(read: Callable[[str], Any], run_id: str) -> dict[str, wire.StepResult]:
     """The steps as the host's own account has them; empty if it left none that can be read."""
     try:
         outcome = in_range(outcome_type().validate_python(read("outcome.json")))
-    except (ValueError, ValidationError):
+    except (OSError, ValueError, ValidationError):
         return {}
     return {step.id: step for step in outcome.steps} if outcome.run_id == run_id else {}
 

@@ -65,7 +65,9 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
         steps = [step_record(s) for s in outcome.steps]
         # A host program of before this ending says ``passed``.
-        left_open = None if status != "passed" else gates.incomplete(_required(outcome, saved.plan))
+        optional = {spec.id for spec in saved.plan.steps if spec.optional}
+        required = [step for step in outcome.steps if step.id not in optional]
+        left_open = None if status != "passed" else gates.incomplete(required)
         if left_open is not None:
             status, outcome.message = "incomplete", left_open
     except (ValidationError, ValueError) as e:
@@ -87,11 +89,6 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         steps=steps,
         cost=_cost(saved, outcome),
     )
-
-
-def _required(outcome: wire.Outcome, plan: wire.RunPlan) -> list[wire.StepResult]:
-    optional = {spec.id for spec in plan.steps if spec.optional}
-    return [step for step in outcome.steps if step.id not in optional]
 
 
 def _record(saved: SavedPlan, status: RunStatus, omitted: Sequence[wire.Omitted], **more: Any) -> RunRecord:

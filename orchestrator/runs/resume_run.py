@@ -15,8 +15,10 @@ from orchestrator.base import run_id as ids
 from orchestrator.base import times
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
 from orchestrator.base.journal import LOOK_S
+from orchestrator.base.json_text import Budget
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
+from orchestrator.results import documents
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from orchestrator.runs.job.saved_plan import SavedPlan, plan_at_home
@@ -128,7 +130,7 @@ class _Resume:
             raise ConflictError(
                 f"run {run_id} was never submitted to its machine: nothing to resume", hint="start a new run"
             )
-        rest = self._rest(saved, steps_here(journal), partial(prewake.read_below, folder))
+        rest = self._rest(saved, steps_here(journal), partial(documents.read, folder, budget=Budget()))
         if self.timeout_s is not None:
             _check_timeout(self.timeout_s, rest.plan)
             first, *others = rest.plan.steps

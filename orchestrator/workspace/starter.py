@@ -95,10 +95,11 @@ def _steps(findings: Findings) -> list[_Step]:
         return _python_steps(findings)
     if findings.compiled:
         lines = {source: f"{_NVCC} {shlex.join(words)}" for source, words in findings.compiled}
-        scripts = _python_steps(replace(findings, requirements="")) if findings.gpu_scripts else []
+        alone = replace(findings, requirements="", python_tests=False, python_test_script="")
+        scripts = _python_steps(alone) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
-    if findings.gpu_scripts or findings.python_tests or findings.python_bench:
+    if findings.gpu_scripts or findings.python_test_script or findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     notebooks = [shlex.quote(name) for name in findings.others if name.endswith(".ipynb")]
     execute = f"\n# {_NOTEBOOKS} {' '.join(notebooks)}" * bool(notebooks)
@@ -212,7 +213,10 @@ def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str,
 
 _TESTED = (
     "correctness.summary.failed == 0",
-    '{expr: correctness.summary.passed > 0, hint: "each test was skipped: see why with pytest -rs or ctest -V"}',
+    (
+        "{expr: correctness.summary.passed > 0, when: correctness.summary.failed == 0, "
+        'hint: "each test was skipped: see why with pytest -rs or ctest -V"}'
+    ),
 )
 _GPU_NOTE = ("needs: {gpu: true}         # uncomment: without a GPU the step is 'unavailable'",)
 
@@ -279,6 +283,7 @@ def _run(run: str, step: str = "run") -> _Step:
 
 def _python_steps(findings: Findings) -> list[_Step]:
     steps, python = [], '"$FCCTL_PYTHON"'
+    rewrite, findings = build_files.commands(findings.rewritten), replace(findings, rewritten=())
     if findings.python_build == "build.py":
         steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
     elif findings.python_build == "setup.py":
@@ -290,7 +295,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         if findings.python_build:
             offline = f"{pip} --no-build-isolation --no-deps .   # if no package index is reachable"
             package = f"'.[{findings.python_extra}]'" if findings.python_tests and findings.python_extra else "."
-            line = f"fcctl-host venv build/venv\n{pip} {package}{more} ||\n  {offline}"
+            line = f"fcctl-host venv build/venv\n{pip} -e {package}{more} ||\n  {offline}"
         steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     if findings.python_tests:
         named = f" {findings.python_test_script}" if findings.python_test_script else ""
@@ -305,8 +310,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
-    if not steps[0].comment:
-        steps[0] = replace(steps[0], comment=_PYTHON)
+    steps[0] = replace(steps[0], run=rewrite + steps[0].run, comment=steps[0].comment or _PYTHON)
     return steps
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fcctl_remote import wire
+from orchestrator.base import threads
 from orchestrator.base.files import disk_errors
 from orchestrator.leases.session_files import LockedSession, SessionFiles
-from orchestrator.machines.connect import reconnect as links
 from orchestrator.money.book import Change, SpendingBook
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.store.active import FileActiveRun
@@ -203,9 +203,9 @@ def no_threads() -> Iterator[None]:
     class Threading:
         Thread = Inline
 
-    own = links.threading
-    links.threading = Threading
+    own = threads.threading
+    threads.threading = Threading
     try:
         yield
     finally:
-        links.threading = own
+        threads.threading = own

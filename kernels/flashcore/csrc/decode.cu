@@ -223,14 +223,10 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   boxes.add_up(parts, rows, thread, store);
 }
 
-// A kernel, and what each device knows of it, asked once.
 struct Kernel {
   Handle<Decode>::Kernel function;
   uint32_t shared_bytes;
-  struct {
-    Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
-    Handle<Decode> handle;
-  } of_device[kDevices];
+  Prepared<Decode> of_device[kDevices];
 };
 
 template <Type TYPE, int DIM, int HALVES>
@@ -260,17 +256,6 @@ namespace flashcore {
 
 namespace {
 
-int prepare(Kernel &kernel, int number, int &resident) {
-  auto &known = kernel.of_device[number];
-  resident = known.resident.load();
-  if (resident) return cudaSuccess;
-  if (const int error = known.handle.open(kernel.function)) return error;  // two threads may both ask: they write the same
-  if (const int error = known.handle.allow(kThreads, static_cast<int>(kernel.shared_bytes), resident)) return error;
-  resident = resident > 1 ? resident : 1;
-  known.resident.store(resident);
-  return cudaSuccess;
-}
-
 bool taken(const flashcore_args &args) {
   constexpr int kLimit = 65535;  // of a grid's second and third dimension
   const bool positive = args.B > 0 && args.H > 0 && args.S_q > 0 && args.S_kv > 0 && args.H_kv >= 0;
@@ -297,7 +282,10 @@ int plan_of(const flashcore_args &args, Plan &plan) {
   flashcore_device device;
   int resident = 0;
   if (const int error = current_device(plan.device, device)) return error;
-  if (const int error = prepare(*plan.kernel, plan.device, resident)) return error;
+  Kernel &kernel = *plan.kernel;
+  auto &prepared = kernel.of_device[plan.device];
+  if (const int error = prepared.prepare(kernel.function, kThreads, static_cast<int>(kernel.shared_bytes), resident))
+    return error;
   plan.splits = args.tiling ? args.tiling : splits_for(work, device.processors, resident);
   return cudaSuccess;
 }

@@ -160,6 +160,23 @@ struct Handle {
 
 #endif
 
+// What a device knows of a kernel: asked once.
+template <typename Parameter>
+struct Prepared {
+  Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
+  Handle<Parameter> handle;
+
+  int prepare(typename Handle<Parameter>::Kernel kernel, unsigned threads, int shared_bytes, int &blocks) {
+    blocks = resident.load();
+    if (blocks) return cudaSuccess;
+    if (const int error = handle.open(kernel)) return error;  // two threads may both ask: they write the same
+    if (const int error = handle.allow(threads, shared_bytes, blocks)) return error;
+    blocks = blocks > 1 ? blocks : 1;
+    resident.store(blocks);
+    return cudaSuccess;
+  }
+};
+
 }  // namespace flashcore
 
 #endif

@@ -41,14 +41,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended
   }
 }
 
-// A kernel, and what each device knows of it, asked once.
 struct Kernel {
   Handle<Extended>::Kernel function;
   int rows, threads, shared_bytes, least_shared;  // the last: of a device that may choose it
-  struct {
-    Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
-    Handle<Extended> handle;
-  } of_device[kDevices];
+  Prepared<Extended> of_device[kDevices];
 };
 
 template <typename C>
@@ -89,19 +85,9 @@ namespace flashcore {
 
 namespace {
 
-int prepare(Kernel &kernel, int number) {
-  auto &known = kernel.of_device[number];
-  int resident = 0;
-  if (known.resident.load()) return cudaSuccess;
-  if (const int error = known.handle.open(kernel.function)) return error;  // two threads may both ask: they write the same
-  if (const int error = known.handle.allow(kernel.threads, kernel.shared_bytes, resident)) return error;
-  known.resident.store(resident > 1 ? resident : 1);
-  return cudaSuccess;
-}
-
 // Wide tiles where there are enough of them for a whole device, and no narrow window: it would be a small part of what they
 // read. (An H200, us of 64 and 128 rows: 38.1, 42.4 with 128 keys and 51.3, 55.0 with 256 at 4,16,2048; 166.8, 159.5 with
-// 512 at 2,16,8192.)
+// 512 at 2,16,8192. D = 128: 65.3, 70.9 with 128 keys at 4,16,2048; 240.5, 225.8 with 1024 at 2,16,4096.)
 Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
   if (args.tiling > 2) return nullptr;
@@ -109,7 +95,7 @@ Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   const int right = args.causal ? 1 : args.window_right;
   const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 384;
   const bool enough = tiles_of(args.S_q, there.second->rows) * args.H * args.B >= 2 * device.processors;
-  const bool fits = there.second->least_shared <= device.shared_bytes && args.D == 64;  // at 128 it is not timed yet
+  const bool fits = there.second->least_shared <= device.shared_bytes;
   return enough && fits && !narrow ? there.second : there.first;
 }
 
@@ -136,7 +122,9 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   if (const int error = current_device(number, device)) return error;
   Kernel *const kernel = chosen(*args, device);
   if (!kernel || kernel->least_shared > device.shared_bytes) return cudaErrorInvalidValue;
-  if (const int error = prepare(*kernel, number)) return error;
+  auto &prepared = kernel->of_device[number];
+  int resident = 0;
+  if (const int error = prepared.prepare(kernel->function, kernel->threads, kernel->shared_bytes, resident)) return error;
   const auto tiles = static_cast<unsigned>(tiles_of(args->S_q, kernel->rows));
   const unsigned sharing = args->H_kv ? args->H / args->H_kv : 1;
   const float scale = std::fmax(std::fabs(args->scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
@@ -160,8 +148,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
     task.q_stride.batch = task.k_stride.batch = task.v_stride.batch = task.o_stride.batch = 0;
   const dim3 blocks = task.causal ? dim3(args->H, tiles, args->B) : dim3(tiles, args->H, args->B);
   if (blocks.y > 65535) return cudaErrorInvalidValue;
-  return kernel->of_device[number].handle.start(kernel->function, blocks, kernel->threads, kernel->shared_bytes,
-                                                args->stream, task);
+  return prepared.handle.start(kernel->function, blocks, kernel->threads, kernel->shared_bytes, args->stream, task);
 }
 
 #endif  // PART & 1

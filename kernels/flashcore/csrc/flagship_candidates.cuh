@@ -7,14 +7,8 @@
 
 namespace flashcore {
 
-// What one device needs to know to run a kernel: asked once.
-struct Prepared {
-  Published<int> resident;  // blocks that a multiprocessor holds at a time; 0: not asked yet
-  Handle<Task> handle;
-};
-
 template <typename... C>
-inline Prepared prepared[kDevices];
+inline Prepared<Task> prepared[kDevices];
 
 struct Sizes {
   int rows, warp_rows, keys, groups, stages, warps;
@@ -32,7 +26,7 @@ inline constexpr Sizes sizes = {C::kTileM,  C::kWarpRows,   C::kTileN,     C::kG
 struct Candidate : Sizes {
   int shared_bytes, least_shared;  // the last: of a device that may choose it
   Handle<Task>::Kernel kernel;
-  Prepared *of_device;
+  Prepared<Task> *of_device;
   const Sizes *rest = nullptr;  // the second tiling of its launches, if they have one
 };
 

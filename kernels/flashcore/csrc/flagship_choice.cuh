@@ -22,7 +22,7 @@ struct FromFile {
 };
 
 FromFile from_file;
-Prepared from_file_prepared[kDevices];
+Prepared<Task> from_file_prepared[kDevices];
 
 Candidates the_only_tiling(Type type, int dim) {
   return type == from_file.type && dim == from_file.dim ? Candidates{&from_file.tiling, 1} : Candidates{};
@@ -54,14 +54,7 @@ using Device = flashcore_device;  // asked once for each
 
 // Make a kernel ready on a device, once, and ask how many of its blocks a multiprocessor holds.
 int prepare(const Candidate &c, int number, int &resident) {
-  Prepared &known = c.of_device[number];
-  resident = known.resident.load();
-  if (resident) return cudaSuccess;
-  if (const int error = known.handle.open(c.kernel)) return error;  // two threads may both ask: they write the same
-  if (const int error = known.handle.allow(32 * c.warps, c.shared_bytes, resident)) return error;
-  resident = resident > 1 ? resident : 1;
-  known.resident.store(resident);
-  return cudaSuccess;
+  return c.of_device[number].prepare(c.kernel, 32 * c.warps, c.shared_bytes, resident);
 }
 
 // `slots`: blocks that the device holds at a time.

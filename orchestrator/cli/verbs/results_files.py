@@ -331,8 +331,6 @@ def _write_charts(pictures: Sequence[Chart], folder: Path, *, dark: bool) -> dic
 
 def _relative(written: dict[str, str], output: str | None) -> dict[str, str]:
     """The charts' places as the Markdown file names them."""
-    import os
-
     start = Path(output).parent if output else Path()
     return {name: Path(os.path.relpath(path, start)).as_posix() for name, path in written.items()}
 

@@ -57,6 +57,8 @@ class Change:
     first_after: Measurement
     #: Of an episode: the first point at the old level again.
     end: int | None = None
+    #: The commits that lie at it; None where git does not know.
+    source: SourceChanges | None = None
 
     @property
     def ratio(self) -> float:
@@ -234,19 +236,11 @@ LIMIT = 1000
 
 
 @dataclass(frozen=True)
-class LocatedChange:
-    """A change of level with the commits that lie at it; None where git does not know."""
-
-    change: Change
-    source: SourceChanges | None = None
-
-
-@dataclass(frozen=True)
 class Trend:
     """One series with what is to be said of it."""
 
     series: Series
-    changes: tuple[LocatedChange, ...]
+    changes: tuple[Change, ...]
     ladder: tuple[Record, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -280,7 +274,7 @@ def _trend(one: Series, commits: SourceHistory | None, root: Path | None) -> Tre
     for change in changes(one):
         old, new = change.last_before.git_commit, change.first_after.git_commit
         between = commits(root, old, new) if commits and root and change.commits and old and new else None
-        told.append(LocatedChange(change, between))
+        told.append(replace(change, source=between))
     return Trend(one, tuple(told), tuple(ladder(one)))
 
 
@@ -303,13 +297,12 @@ def _point(point: Measurement) -> dict[str, Any]:
     return pick(point, "run_id created p50 n status git_commit tree_sha256 driver")
 
 
-def _change(found: LocatedChange) -> dict[str, Any]:
-    change = found.change
+def _change(change: Change) -> dict[str, Any]:
     return {
         **pick(change, "ratio before after p commits"),
         "why": list(change.why),
         "episode_runs": change.end - change.index if change.end else None,
         "last_before": _point(change.last_before),
         "first_after": _point(change.first_after),
-        "source": asdict(found.source) if found.source else None,
+        "source": asdict(change.source) if change.source else None,
     }

@@ -48,11 +48,7 @@ class FileActiveRun:
         self._lock = lock
         self._limits = limits
         self._index = index
-        self._journal = FileJournal(places.active / JOURNAL, clock)
-
-    @property
-    def journal(self) -> FileJournal:
-        return self._journal
+        self.journal = FileJournal(places.active / JOURNAL, clock)
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -109,7 +105,7 @@ class FileActiveRun:
         """
         active, plan = self._places.active, self._places.active / PLAN
         with disk_errors("remove the active run", active):
-            if self._lock.held and (self._journal.entries() or (plan.is_file() and plan.stat().st_size)):
+            if self._lock.held and (self.journal.entries() or (plan.is_file() and plan.stat().st_size)):
                 os.rename(active, self._places.damaged)  # noqa: PTH104
                 self.release()
             else:
@@ -117,7 +113,7 @@ class FileActiveRun:
 
     def release(self) -> None:
         """Let another controller claim the run (a detached run stays active)."""
-        self._journal.close()
+        self.journal.close()
         self._lock.release()
 
     def _gather(self, record: RunRecord) -> None:
@@ -147,7 +143,7 @@ class FileActiveRun:
 
     def _end(self) -> None:
         active, done = self._places.active, self._places.done
-        self._journal.close()
+        self.journal.close()
         if active.is_dir() and self._lock.held:
             shutil.rmtree(done, ignore_errors=True)
             os.rename(active, done)  # noqa: PTH104

@@ -6,6 +6,7 @@ There are no migrations: another version is dropped and built again from the run
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -268,4 +269,5 @@ def select(table: str, where: list[str], order: str, *, limited: bool, more: str
 
 def usage_values(record: RunRecord, row: RunRow) -> list[tuple[str, str]]:
     """The row of ``usages``; none for a run that was free or emulated, as most may be."""
-    return [(record.run_id, record.model_dump_json(include=_USAGE))] if row.usd > 0 else []
+    usage = record.model_dump(mode="json", include=_USAGE)  # as text, a host's Infinity stays what it is
+    return [(record.run_id, json.dumps(usage))] if row.usd > 0 else []

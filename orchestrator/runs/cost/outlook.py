@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,6 @@ from orchestrator.base.clock import iso
 from orchestrator.base.journal import newest
 from orchestrator.leases.session_rules import open_on
 from orchestrator.money import ledger as books
-from orchestrator.money.book import Change
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reservations import is_past_deadline, remaining
@@ -241,59 +240,34 @@ def money_now(services: Services) -> MoneyNow:
 PERCENTS = (100, 80, 50)
 
 
-@dataclass(frozen=True)
-class _Reached:
-    """The highest part of one cap that is spent."""
-
-    cap: str  # day, month or project
-    window: str
-    usd: float
-    percent: int
-    spent_usd: float
-
-    def key(self, project: str, percent: int) -> str:
-        return f"{project}: {percent} % of ${self.usd:g} of the {self.cap} {self.window}".rstrip()
-
-
 def send_cap_notices(services: Services) -> list[str]:
-    """Notifies as ``[notify]`` says; returns one line per failure."""
+    """Notifies as ``[notify]`` says, of the highest part of each cap that is spent; returns one line per failure."""
     if not (services.budget.holds_over_runs and services.notifier.wants("budget")):
         return []
-    found = outlook(services)
-    problems = []
-    for reached in _reached(found):
-        if not _claim(services, reached):
-            continue
-        notice = of_cap(reached.cap, reached.percent, reached.usd, reached.spent_usd, found.reserved_beyond_now)
-        said = services.notifier.send(notice)
-        if said:
-            with services.spending.changing() as change:
-                _add(services, change, reached, reached.percent, "failed")
-        problems += said
-    return problems
-
-
-def _reached(found: Outlook) -> Iterator[_Reached]:
+    found, problems = outlook(services), []
     now, dates = datetime.fromtimestamp(found.now, found.budget.zone), {"day": "%Y-%m-%d", "month": "%Y-%m"}
     for name, _, cap in found.budget.over_runs:
         spent = found.until_now.of(name)
-        percent = next((p for p in PERCENTS if spent >= cap * p / 100 - 1e-9), 0)
-        if percent:
-            yield _Reached(name, now.strftime(dates.get(name, "")), cap, percent, spent)
+        reached = [percent for percent in PERCENTS if spent >= cap * percent / 100 - 1e-9]
+        of = f"of ${cap:g} of the {name} {now.strftime(dates.get(name, ''))}".rstrip()
+        keys = [f"{services.spending.scope.project}: {percent} % {of}" for percent in reached]
+        if not keys or not _claim(services, keys):
+            continue
+        failures = services.notifier.send(of_cap(name, reached[0], cap, spent, found.reserved_beyond_now))
+        if failures:
+            with services.spending.changing() as change:
+                change.add("notice", {"key": keys[0], "state": "failed", "at": services.clock.now()})
+        problems += failures
+    return problems
 
 
-def _claim(services: Services, reached: _Reached) -> bool:
-    """Whether this process is to send it; then the smaller parts of the same cap are not sent any more."""
+def _claim(services: Services, keys: Sequence[str]) -> bool:
+    """Whether this process is to send the first; then the others, smaller parts of the same cap, are not sent any
+    more."""
     with services.spending.changing() as change:
         known = {str(line.data.get("key")): str(line.data.get("state")) for line in change.state.lines("notice")}
-        if known.get(reached.key(services.spending.scope.project, reached.percent), "failed") != "failed":
+        if known.get(keys[0], "failed") != "failed":
             return False
-        for percent in PERCENTS:
-            if percent <= reached.percent:
-                _add(services, change, reached, percent, "sent")
+        for key in keys:
+            change.add("notice", {"key": key, "state": "sent", "at": services.clock.now()})
     return True
-
-
-def _add(services: Services, change: Change, reached: _Reached, percent: int, state: str) -> None:
-    key = reached.key(services.spending.scope.project, percent)
-    change.add("notice", {"key": key, "state": state, "at": services.clock.now()})

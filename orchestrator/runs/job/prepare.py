@@ -14,7 +14,7 @@ from fcctl_remote import wire
 from orchestrator.base import run_id as ids
 from orchestrator.base.errors import BudgetError, ConfigError
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import Budget, Cap, books_caps, dollars, run_caps, tightest
+from orchestrator.money.caps import Budget, Cap, books_caps, dollars, run_caps
 from orchestrator.money.prices.rates import hourly_plan
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.job.job import Job
@@ -190,7 +190,8 @@ def _worst_usd(saved: SavedPlan) -> float:
 
 
 def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
-    cap, worst = tightest(caps), saved.worst_case_usd + saved.builder_usd
+    cap = min(caps, key=lambda one: one.usd, default=None)
+    worst = saved.worst_case_usd + saved.builder_usd
     if cap is not None and worst > cap.usd + 1e-9:
         raise BudgetError(
             f"{saved.plan.job} on {saved.target.name} may cost {dollars(worst)}, more than the cap of"

@@ -64,16 +64,15 @@ def checked_out(workspace: Path, name: str) -> Iterator[Revision]:
             hint=f"choose a later revision: git log --oneline -- {prefix}",
         )
     with _folder() as folder:
-        checkout = _Checkout(folder / "git")
         try:
-            checkout.write(repository, commit, folder / "tree", prefix, beside=workspace)
+            lacking = _write(repository, commit, folder / "tree", prefix, workspace, folder / "git")
         except (GitFailed, OSError) as error:
             raise ConfigError(
                 f"cannot write the files of revision '{name}'",
                 cause=str(error),
                 hint=f"free disk space in {folder.parent}, or fetch what is missing: git fetch; git lfs fetch --all",
             ) from None
-        yield Revision(name, commit, folder / "tree" / prefix, tuple(checkout.lacking))
+        yield Revision(name, commit, folder / "tree" / prefix, tuple(lacking))
 
 
 @contextmanager
@@ -93,45 +92,40 @@ def _folder() -> Iterator[Path]:
         remover.communicate()
 
 
-class _Checkout:
-    """Writes commits of a repository and of its submodules below one folder."""
+def _write(
+    repository: Path, commit: str, tree: Path, prefix: str, beside: Path, private: Path, path: str = ""
+) -> list[str]:
+    """Writes the files of ``commit`` below ``prefix`` at ``tree/prefix``, and those of its submodules; returns the
+    submodules whose commit is not here. ``beside`` is the folder of the working tree that ``tree/prefix`` stands for,
+    ``path`` its place in the workspace; ``private`` gets what git keeps of each folder: its HEAD, its index. Raises
+    GitFailed, OSError."""
+    place = tree / prefix
+    for folder in (private, place):
+        folder.mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(dir=private))
+    # A linked work tree, as `git worktree` makes it, of which the repository itself knows nothing.
+    (own / "HEAD").write_text(f"{commit}\n")
+    (own / "commondir").write_text(f"{repository}\n")
+    (tree / ".git").write_text(f"gitdir: {own}\n")
+    _run(place, *_PLAIN, "read-tree", commit)
+    _run(place, *_PLAIN, "checkout-index", "--all", "--force", "--index", "--quiet")
+    for above in Path(prefix).parents if prefix else ():  # what they say of the files below
+        _succeeds(tree, "checkout-index", "--force", "--quiet", "--", str(above / ".gitattributes"))
+    lacking = []
+    for entry in _run(place, "ls-files", "--stage", "-z").split("\0"):
+        if entry.startswith("160000 "):
+            facts, _, name = entry.partition("\t")
+            lacking += _submodule(facts.split()[1], place / name, beside / name, private, f"{path}{name}")
+    return lacking
 
-    def __init__(self, private: Path) -> None:
-        #: Has what git keeps of each folder: its HEAD, its index.
-        self.private = private
-        self.lacking: list[str] = []
-        self._count = 0
 
-    def write(self, repository: Path, commit: str, tree: Path, prefix: str, beside: Path, path: str = "") -> None:
-        """The files of ``commit`` below ``prefix``, at ``tree/prefix``. ``beside`` is the folder of the working tree
-        that ``tree/prefix`` stands for, and ``path`` its place in the workspace. Raises GitFailed, OSError."""
-        own = self.private / str(self._count)
-        self._count += 1
-        place = tree / prefix
-        for folder in (own, place):
-            folder.mkdir(parents=True, exist_ok=True)
-        # A linked work tree, as `git worktree` makes it, of which the repository itself knows nothing.
-        (own / "HEAD").write_text(f"{commit}\n")
-        (own / "commondir").write_text(f"{repository}\n")
-        (tree / ".git").write_text(f"gitdir: {own}\n")
-        _run(place, *_PLAIN, "read-tree", commit)
-        _run(place, *_PLAIN, "checkout-index", "--all", "--force", "--index", "--quiet")
-        for above in Path(prefix).parents if prefix else ():  # what they say of the files below
-            _succeeds(tree, "checkout-index", "--force", "--quiet", "--", str(above / ".gitattributes"))
-        for entry in _run(place, "ls-files", "--stage", "-z").split("\0"):
-            if entry.startswith("160000 "):
-                facts, _, name = entry.partition("\t")
-                self._submodule(facts.split()[1], place / name, beside / name, f"{path}{name}")
-
-    def _submodule(self, commit: str, place: Path, beside: Path, path: str) -> None:
-        if not (beside / ".git").exists():
-            return  # reading the source tells it
-        if not _succeeds(beside, "cat-file", "-e", f"{commit}^{{commit}}"):
-            self.lacking.append(
-                f"{path}: your clone lacks the submodule's commit {commit[:10]} (to fetch it: git -C {path} fetch)"
-            )
-            return
-        self.write(_common_folder(beside), commit, place, "", beside, f"{path}/")
+def _submodule(commit: str, place: Path, beside: Path, private: Path, path: str) -> list[str]:
+    if not (beside / ".git").exists():
+        return []  # reading the source tells it
+    if not _succeeds(beside, "cat-file", "-e", f"{commit}^{{commit}}"):
+        fetch = f"git -C {path} fetch"
+        return [f"{path}: your clone lacks the submodule's commit {commit[:10]} (to fetch it: {fetch})"]
+    return _write(_common_folder(beside), commit, place, "", beside, private, f"{path}/")
 
 
 def _repository(workspace: Path, name: str) -> tuple[Path, str]:

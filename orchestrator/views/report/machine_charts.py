@@ -184,7 +184,7 @@ _LINES = (
 
 
 def telemetry(run: RunPart) -> Chart | None:
-    """What the machine did while the steps ran: one panel a figure, the steps as bands behind all of them."""
+    """The steps, and below them what the machine did: one panel a figure, on one axis of time."""
     samples = run.telemetry.samples
     if len(samples) < 2:
         return None
@@ -199,15 +199,12 @@ def telemetry(run: RunPart) -> Chart | None:
          "said": f"step {name}: {seconds:.0f} s, {status}"}
         for i, (name, start, seconds, status) in enumerate(steps)
     ]  # fmt: skip
-    # A label needs room; a step too short for its own is in the table.
-    labels = [band for band in bands if band["to"] - band["from"] > end * 0.011 * len(band["step"])]
     shown = [(key, said) for key, said in _LINES if any(key in s.values for s in samples)]
-    panels = []
+    panels = [_steps(bands, end)] if bands else []
     for i, (key, said) in enumerate(shown):
         axis = {"scale": {"domain": [0, end], "nice": False}, "title": "seconds" if i == len(shown) - 1 else None,
                 "axis": {"labels": i == len(shown) - 1, "grid": False, "tickCount": 10}}  # fmt: skip
-        panels.append(_panel(_points(samples, key, origin), said, key.endswith("pct"), axis, bands,
-                             labels if i == 0 else []))  # fmt: skip
+        panels.append(_panel(_points(samples, key, origin), said, key.endswith("pct"), axis, bands))
     cells = []
     for name, start, seconds, _ in steps:
         during = [s for s in samples if start <= s.time <= start + seconds]
@@ -222,7 +219,7 @@ def telemetry(run: RunPart) -> Chart | None:
 def _telemetry_caption(run: RunPart) -> str:
     series = run.telemetry
     where = f"{series.gpu}{f' (the busiest of {series.gpus})' if series.gpus > 1 else ''}" if series.gpu else ""
-    caption = f"{where or 'The machine'} during the run, seconds since its start; bands are the steps."
+    caption = f"{where or 'The machine'} during the run, seconds since its start, below its steps."
     slowed = sum(1 for s in series.samples if s.throttled)
     if slowed:
         reasons = ", ".join(sorted({r.replace("_", " ") for s in series.samples for r in s.throttled}))
@@ -239,23 +236,31 @@ def _points(samples: tuple[Sample, ...], key: str, origin: float) -> list[Spec]:
     ]  # fmt: skip
 
 
-def _panel(data: list[Spec], said: str, from_zero: bool, axis: Spec, bands: list[Spec], labels: list[Spec]) -> Spec:
+def _steps(bands: list[Spec], end: float) -> Spec:
+    """A bar for each step."""
+    x = {"field": "from", "type": "quantitative", "title": None, "scale": {"domain": [0, end], "nice": False},
+         "axis": {"labels": False, "grid": False, "tickCount": 10}}  # fmt: skip
+    y = {"field": "step", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 110, "ticks": False}}
+    return {
+        "width": WIDTH, "height": {"step": 16}, "data": {"values": bands},
+        "mark": {"type": "bar", "color": colour("series1")},
+        "encoding": {"x": x, "x2": {"field": "to"}, "y": y, "description": {"field": "said"}},
+    }  # fmt: skip
+
+
+def _panel(data: list[Spec], said: str, from_zero: bool, axis: Spec, bands: list[Spec]) -> Spec:
     x = {"field": "t", "type": "quantitative", **axis}
     y = {"field": "v", "type": "quantitative", "title": said, "scale": {"zero": from_zero, "nice": True},
          "axis": {"tickCount": 3, "titleFontSize": 11}}  # fmt: skip
     shade = {"field": "shade", "type": "nominal", "legend": None, "scale": {"domain": [0, 1], "range": [1, 0.35]}}
     line = {"type": "line", "color": colour("series1"), "strokeWidth": 1.3, "aria": False}
     dot = {"type": "point", "filled": True, "size": 14, "color": colour("alarm"), "aria": False}
-    word = {"type": "text", "align": "left", "baseline": "bottom", "dx": 2, "fontSize": 11, "color": colour("soft"),
-            "aria": False}  # fmt: skip
     layers: list[Spec] = [
         {"data": {"values": bands}, "mark": {"type": "rect", "color": colour("band")},
          "encoding": {"x": {**x, "field": "from"}, "x2": {"field": "to"}, "opacity": shade,
                       "description": {"field": "said"}}},
         {"data": {"values": data}, "mark": line, "encoding": {"x": x, "y": y}},
         {"data": {"values": [d for d in data if d["slow"]]}, "mark": dot, "encoding": {"x": x, "y": y}},
-        {"data": {"values": labels}, "mark": word,
-         "encoding": {"x": {**x, "field": "from"}, "y": {"value": -3}, "text": {"field": "step"}}},
     ]  # fmt: skip
     drawn = [layer for layer in layers if layer["data"]["values"]]
     return {"width": WIDTH, "height": 64, "layer": drawn}

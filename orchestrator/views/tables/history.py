@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
-from orchestrator.results.compare.history import Change, LocatedChange, Record, Series, Trend, best
+from orchestrator.results.compare.history import Change, Record, Series, Trend, best
 from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Picture, Text, more
 from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
@@ -62,8 +62,8 @@ def page_blocks(
             )
             for i, p in enumerate(points)
         )
-        spec = trend_chart(trend.series, [found.change for found in trend.changes], trend.ladder, subjects, tags)
-        notes = tuple(block for found in trend.changes for block in _change(found, trend.series))
+        spec = trend_chart(trend.series, trend.changes, trend.ladder, subjects, tags)
+        notes = tuple(block for change in trend.changes for block in _change(change, trend.series))
         header = ("run", f"time {_unit(trend.series)}".rstrip(), "record", "when", "commit")
         keys = tuple(point.run_id for point in points)
         yield Picture(Chart(f"trend-{number}", title, _brief(trend), spec, header, rows, keys, notes))
@@ -99,8 +99,8 @@ def _details(trend: Trend) -> Iterator[Block]:
         yield _records(trend.ladder)
 
 
-def _change(located: LocatedChange, of: Series) -> Iterator[Text]:
-    change, unit = located.change, _unit(of)
+def _change(change: Change, of: Series) -> Iterator[Text]:
+    unit = _unit(of)
     spell = f"for {plural(change.end - change.index, 'run')} from" if change.end else "since"
     when = change.first_after.created[:16].replace("T", " ")
     levels = f"{microseconds(change.before)} to {microseconds(change.after)} {unit}, p {change.p:.3f}"
@@ -110,7 +110,7 @@ def _change(located: LocatedChange, of: Series) -> Iterator[Text]:
     span = f"git log {clean(old[:10])}..{clean(new[:10])}"
     yield Text(f"    {span if change.commits else 'no commit between the two runs'}", style="soft")
     yield from (Text(f"    {clean(note, 120)}", style="doubt") for note in change.why)
-    commits = located.source.commits if located.source else ()
+    commits = change.source.commits if change.source else ()
     for sha, subject in commits[:MAX_COMMITS]:
         yield Text(f"      {sha[:10]}  {clean(subject, 90)}", style="soft")
     yield from more(commits, MAX_COMMITS)

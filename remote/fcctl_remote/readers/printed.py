@@ -75,10 +75,11 @@ _EDGE = " \t:=-|,;>.<([{'\"*#"
 _BRACKETS = re.compile(
     r"\([-+]?\d[\d.]{0,10}%\)|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[[^\[\]]{1,400}\](?:, time\b)?"
 )
-#: A unit before its number: ``TFLOPS: 1.7``, ``tflops 1.7``, ``Bandwidth (GB/s) = 412``, ``Time (ms): 0.3``.
+#: A unit before its number: ``TFLOPS: 1.7``, ``Bandwidth (GB/s) = 412``, ``time(ms): 0.3``; not ``thread(s): 256``.
 _UNIT_FIRST = re.compile(
-    r"(?<![\w.])(?<!\d )(?:(?<=\s)[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"
-    r"|[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
+    r"(?<!\d )(?:(?:(?<=\s)|(?<=[A-Za-z])(?!.s[)\]]))"
+    r"[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"
+    r"|(?<![\w.])[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
     r"(?P<value>\d[\d,]{0,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|[-+]?(?i:nan|inf))(?![\w.])"
 )
 #: A result that stands in a line beside the figure: decimals that no parameter has, a percentage.
@@ -139,7 +140,7 @@ def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
     for printed in untabled(lines(path)):
         line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
-        line = _UNIT_FIRST.sub(r"\g<value> \g<time>\g<rate>", line)
+        line = _UNIT_FIRST.sub(r" \g<value> \g<time>\g<rate>", line)
         if none.search(line):
             raise ReaderError("the measured value is not a number: %s" % clean(line.strip(), 120))
         yield line

@@ -178,7 +178,7 @@ def _rules(line: str, columns: int) -> bool:
 
 def _split(line: str, inside: bool = False) -> list[str]:
     """The cells of a line: between bars or two blanks; ``inside`` other text between three commas or tabs, too."""
-    line = line.strip().replace("\u2502", "|")
+    line = re.sub("[\u2502\u2503\u2551]", "|", line.strip())
     if line.count("|") > 1:
         return [cell.strip() for cell in line.strip("|").split("|")]
     if inside and line.count(",") > 2:

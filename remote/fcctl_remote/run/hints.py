@@ -50,7 +50,7 @@ KNOWN = {
         "and call a function of that file",
     r"Ninja is required to load C\+\+ extensions|ninja: (command )?not found|directory: 'ninja'":
         'ninja is missing on the machine: "$FCCTL_PYTHON" -m pip install ninja, or sudo apt install ninja-build',
-    r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|cannot find -l|"
+    r"fatal error: \S+: No such file.*\n.*#\s*include\s*<|set to NOTFOUND|but the target was not found|cannot find -l|"
     r"fatal error: (cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvml|cupti|cutlass|cute)\S*: No such file|"
     r"CMake Error.*\n(.*\n)?.*(Could NOT find|By not providing|Could not find a package)":
         "a library of the build is missing on the machine: install its development package, name its folders in the "

@@ -134,6 +134,7 @@ CASES = {
         ["build", "test"],
     ),
     "project and folders that build": ({"pyproject.toml": "[project]\nname='x'\n", "a.cu": CUDA}, ["build", "run"]),
+    "tests beside the modules": ({"pyproject.toml": "[build-system]\n", "k/k_test.py": ""}, ["build", "test"]),
     "tests of another kind": ({"pyproject.toml": "[build-system]\n", "tests/run.sh": ""}, ["build"]),
     "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
     "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
@@ -153,6 +154,10 @@ CASES = {
     "cupy": (
         {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
         ["run"],
+    ),
+    "kernels with a script of tests": (
+        {"k.py": TRITON.partition("if ")[0], "test.py": "import k\nk.add[8](1)\n"},
+        ["test"],
     ),
     "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
     "package whose Makefile helps": (
@@ -279,6 +284,12 @@ def test_programs_whose_names_are_computed_run(tmp_path: Path, build: dict[str, 
 NAMED = {
     "flags": ("Makefile", "F = -O3 -arch=sm_70 -gencode arch=compute_75,code=\\\"sm_75,compute_75\\\"\n", "sed",
               "F = -O3 -arch=sm_89 -gencode arch=compute_89,code=\\\"sm_89,compute_89\\\"\n"),
+    "setup.py": ("setup.py", SETUP + "flags = ['arch=compute_80,code=sm_80']\n", "sed",
+                 SETUP + "flags = ['arch=compute_89,code=sm_89']\n"),
+    "script": ("run.py", EXTENSION.replace("flash.cu", "sm_80.cu"), "", ""),
+    "flags of a script": ("run.py", EXTENSION.replace('"flash.cu"]', '"flash.cu"], extra_cuda_cflags=["-arch=sm_75"]'),
+                          "sed",
+                          EXTENSION.replace('"flash.cu"]', '"flash.cu"], extra_cuda_cflags=["-arch=sm_89"]')),
     "native": ("Makefile", "F = -arch=native --gpu-architecture native\nCFLAGS = -march=native\n", "sed",
                "F = -arch=sm_89 --gpu-architecture sm_89\nCFLAGS = -march=native\n"),
     "native in cmake": ("CMakeLists.txt", "set(CMAKE_CUDA_ARCHITECTURES native)\n", "sed",
@@ -300,7 +311,8 @@ NAMED = {
 def test_build_files_that_name_a_gpu_compile_for_the_target(
     tmp_path: Path, name: str, text: str, how: str, after: str
 ) -> None:
-    build = first_job(repository(tmp_path, {name: text, "a.cu": CUDA})).steps[0]
+    sources = {} if name == "run.py" else {"a.cu": CUDA}
+    build = first_job(repository(tmp_path, {name: text, **sources})).steps[0]
     assert how in build.run
     assert ("sed" in build.run) == (how == "sed")
     if how == "sed":
@@ -390,7 +402,7 @@ def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tm
     benches = {f"benchmarks/bench_{name}.py": "" for name in ("a", "my_op", "z")}
     folder = repository(tmp_path / "my-op", {**files, **benches})
     build, bench = first_job(folder).steps
-    assert "pip install ." in build.run
+    assert "pip install -e ." in build.run
     assert all(collect.optional for collect in build.collect)
     assert "benchmarks/bench_my_op.py" in bench.run
     others = "# Found, and not run by this job: go.sh, benchmarks/bench_a.py, benchmarks/bench_z.py\n"
@@ -402,7 +414,7 @@ def test_a_package_without_extensions_is_installed_and_its_own_benchmark_runs(tm
 def test_an_extension_without_torch_is_built_by_pip_with_what_it_requires(tmp_path: Path) -> None:
     files = {"setup.py": SETUP.replace("torch", "pybind11"), "tests/test_a.py": ""}
     build, test = first_job(repository(tmp_path, files)).steps
-    assert "build/venv/bin/python -m pip install . pytest" in build.run
+    assert "build/venv/bin/python -m pip install -e . pytest" in build.run
     assert test.run.startswith("build/venv/bin/python -m pytest")
 
 
@@ -478,12 +490,13 @@ def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> No
 def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Path) -> None:
     files = {
         "kernels/a b/Makefile": "all:\n\techo built > out\n", "kernels/a b/sub/Makefile": "x:\n",
+        "kernels/attn/attn.py": TRITON.partition("if ")[0], "kernels/attn/test_attn.py": "def test_a(): ...\n",
         "kernels/soft/soft.py": EXTENSION, "kernels/soft/soft.cu": KERNEL,
         "utils.py": EXTENSION.replace("ext", "  ext"),
         "kernels/an-example/of-a-name-that-is/too-long-for-a-job/main.cu": CUDA, "tests/Makefile": "x:\n",
     }  # fmt: skip
     done = fcctl("init", cwd=repository(tmp_path, files))
-    names = ["kernels-a-b", "kernels-soft", "of-a-name-that-is-too-long-for-a-job"]
+    names = ["kernels-a-b", "kernels-attn", "kernels-soft", "of-a-name-that-is-too-long-for-a-job"]
     assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == names
     assert "fcctl run JOB --on local" in done.err
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
@@ -643,7 +656,24 @@ def test_tests_that_are_all_skipped_did_not_pass(fcctl: Fcctl, tmp_path: Path) -
     assert "each test was skipped" in test["gates"][1]["hint"]
     extras = "[build-system]\n[project.optional-dependencies]\ndocs = []\ntest = [\n  'numpy',\n]\n[tool.x]\ndev = 1\n"
     build, _ = first_job(repository(tmp_path / "two", {"pyproject.toml": extras, "test_a.py": ""})).steps
-    assert "-m pip install '.[test]' pytest ||" in build.run
+    assert "-m pip install -e '.[test]' pytest ||" in build.run
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_tests_import_what_pip_built_and_not_the_source_beside_them(fcctl: Fcctl, tmp_path: Path) -> None:
+    module = '#include <Python.h>\nstatic struct PyModuleDef m = {PyModuleDef_HEAD_INIT, "_C"};\n'
+    setup = "from setuptools import Extension, setup\n"
+    files = {
+        "setup.py": setup + "setup(name='k', packages=['k'], ext_modules=[Extension('k._C', ['k/c.c'])])\n",
+        "k/c.c": module + "PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&m); }\n",
+        "k/__init__.py": "from k import _C\n", "tests/test_k.py": "import k\ndef test_it(): assert k._C\n",
+    }  # fmt: skip
+    text = (init(repository(tmp_path, files)).root / "jobs/first.yaml").read_text()
+    text = text.replace("-m pip install -e .", "-m pip install --no-build-isolation --no-index -e .")
+    (tmp_path / "jobs/first.yaml").write_text(text)
+    done = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path)
+    assert [(step["id"], step["status"]) for step in done.json["steps"]] == [("build", "passed"), ("test", "passed")]
 
 
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:

@@ -76,14 +76,3 @@ def test_hosts_up_killed_while_it_wakes(delay_s: float, tmp_path: Path, private_
         assert verdict in ("stray", "up")
         workspace.type("hosts", "down", "l4", check=0)
         assert billed(cloud) == []
-
-
-def test_two_controllers_want_one_machine(tmp_path: Path, private_home: Path) -> None:
-    with emulated() as cloud:
-        workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
-        processes = [start(workspace, "run", "noop", "--on", "l4", "--yes") for _ in range(2)]
-        assert [code(process) for process in processes] == [0, 0]
-        cloud.advance(5)
-        assert billed(cloud) == []
-        assert len(machines(cloud)) == 1
-        assert [record["status"] for record in workspace.runs().values()] == ["passed", "passed"]

@@ -9,7 +9,6 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
-from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 
 Make = Callable[..., CloudWorkspace]
@@ -115,32 +114,6 @@ def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emula
     assert workspace.operations("insert") == ["insert"]
 
 
-@pytest.mark.parametrize(
-    ("what", "status", "word"),
-    sampled(
-        [
-            ("deferredStop", "over_budget", "time limit"),
-            ("hostError", "lost", "failed"),
-            ("guestTerminate", "lost", "command on the machine"),
-        ],
-        keep=[("deferredStop", "over_budget", "time limit")],
-    ),
-)
-def test_stopped_under_a_run_for_another_reason(
-    shared_cloud: Emulator, workspace_on: Make, what: str, status: str, word: str
-) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("slow", SLOW)
-    process = running_step(workspace)
-    shared_cloud.control.happen(workspace.instance, what)
-    _, err = process.communicate()
-    assert process.returncode == (5 if status == "over_budget" else 100)
-    assert word in err
-    workspace.fcctl("--yes", "pull-results", "--wake")
-    assert workspace.only_run()["status"] == status
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
-
-
 @pytest.mark.full
 def test_kept_for_the_next_run_which_asks_no_cloud(shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud, release="keep", keep_minutes=10)
@@ -156,13 +129,6 @@ def test_kept_for_the_next_run_which_asks_no_cloud(shared_cloud: Emulator, works
     timers = workspace.machines()["us-west1-c"].timers
     assert len(timers) == 1, "it stops itself"
     assert 0 < next(iter(timers.values())) - shared_cloud.clock.now() <= 601
-
-
-def test_deleted_afterwards_if_the_target_says_so(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud, release="delete")
-    workspace.job("hello", HELLO)
-    workspace.fcctl("run", "hello", "--on", "l4")
-    assert workspace.machines() == {}
 
 
 def test_cancelled_and_stopped(shared_cloud: Emulator, workspace_on: Make) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from orchestrator.providers.gcp.doctor import CloudCheckup
 from orchestrator.providers.registry import ProviderClouds
 from orchestrator.workspace.doctor import check_sandbox
 from tests.integration.providers.conftest import ZONE, World, rid
+from tests.support.command import run_fcctl
 from tests.support.sshd import generate_key
 
 Worlds = Callable[..., World]
@@ -233,11 +230,8 @@ def test_the_command_looks_and_logs_in_where_it_can(world: Worlds, private_home:
     )
 
     def doctor() -> tuple[int, dict[str, Any]]:
-        argv = [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(tmp_path), "--json", "doctor", "--on", "l4"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
-        rows = json.loads(done.stdout)["findings"]
-        return done.returncode, {row["id"]: row for row in rows if row["section"] == "target l4"}
+        done = run_fcctl("--json", "doctor", "--on", "l4", cwd=tmp_path)
+        return done.code, {row["id"]: row for row in done.json["findings"] if row["section"] == "target l4"}
 
     code, rows = doctor()
     assert (code, rows["reachable"]["message"]) == (0, "vm is off: login not checked")

@@ -379,6 +379,28 @@ def test_a_call_is_taught_to_the_launcher_that_gets_it_next_time(monkeypatch: py
             way.cache_clear()
 
 
+def test_rows_that_do_not_begin_at_16_bytes_are_copied() -> None:
+    x = torch.randn(2, 3, 4, 72).half()
+    for wrong in (
+        x[..., 4:68],
+        x[..., 1:65],
+        x[..., :64].flatten().repeat(2)[1 : x[..., :64].numel() + 1].view(2, 3, 4, 64),
+    ):
+        copy = eligible.readable(wrong)
+        assert eligible.aligned(copy)
+        assert torch.equal(copy, wrong)
+        assert torch.allclose(attention(wrong, wrong, wrong), sdpa(copy, copy, copy))
+    for same in (x[..., :64], x[..., :60], x[..., 4:68].float()):  # taken; no whole pieces; no kernel's type
+        assert eligible.readable(same) is same
+
+
+def test_where_pytorch_gives_nothing_the_output_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch 2.11 does on an H200 without batches or heads."""
+    monkeypatch.setattr(module, "_sdpa", lambda *_, **__: None)
+    x = torch.empty(0, 4, 8, 64)
+    assert attention(x, x, x).shape == x.shape
+
+
 def test_rows_that_are_not_whole_pieces_of_16_bytes_are_not_taken() -> None:
     x = torch.zeros(2, 3, 4, 72, dtype=torch.float16)
     assert eligible.aligned(x[..., :64])

@@ -87,6 +87,7 @@ def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:
         ("find_package(NoSuchLibrary QUIET)\nmessage(FATAL_ERROR stop)", None),
         ("find_library(X_L x_l)\nadd_executable(a a.c)\ntarget_link_libraries(a ${X_L})", "development package"),
         ("find_package(Boost REQUIRED COMPONENTS no_such_part)", "development package"),
+        ("add_executable(a a.c)\ntarget_link_libraries(a CUDA::no_such_part)", "development package"),
         ("cmake_minimum_required(VERSION 99.0)", "pip install cmake"),
     ],
 )

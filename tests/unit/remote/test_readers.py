@@ -389,6 +389,7 @@ def test_times_that_are_printed() -> None:
         ("loss 4.3678 | 45.1% MFU | 3 us\nloss 4.1 | 46% MFU | 4 us\n", {"loss | MFU": [3.0], "loss 4.1 | MFU": [4.0]}),
         ("(naive): ['-3.9 ', '2.2'], time:3us, NOOP, TFLOPS: 1.7(+8.2%)\n", {"naive": [3.0]}),
         ("Time (ms): 0.5\ndevice(s): 1\ncopy time (usec) = 3\n", {"Time": [500.0], "copy time": [3.0]}),
+        ("Naive kernel time(ms): 1.5\nthread(s): 256\n", {"Naive kernel time": [1500.0]}),
         ("x: 3 us\nnan s1, banana us, inf of 3 runs\n", {"x": [3.0]}),  # which only look like no number
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
@@ -565,6 +566,13 @@ BOX = """\
 │ naive  │ 1024 │   12.34 │
 └────────┴──────┴─────────┘
 """
+RICH = """\
+┏━━━━━━┳━━━━━━━━━━━┓
+┃ size ┃ time (ms) ┃
+┡━━━━━━╇━━━━━━━━━━━┩
+│ 1024 │ 0.5       │
+└──────┴───────────┘
+"""
 LLAMA = """\
 | model | size     | ngl |  test |              t/s |
 | ----- | -------: | --: | ----: | ---------------: |
@@ -640,6 +648,7 @@ def test_long_lines_take_no_long_time(text: str, written: Written) -> None:
         (BARS, {"naive Size=1024 GFLOP/s": 1740.1, "naive Size=1024 BW GB/s": 12.5},
          {"naive Size=1024 Time": [1234.0]}),
         (BOX, None, {"naive size=1024 time": [12.34]}),
+        (RICH, None, {"size=1024 time": [500.0]}),
         (LLAMA, {"7B Q4 3.56 GiB ngl=99 pp512 t/s": 5765.41}, None),
         (SERVED, {"Request throughput req/s": 16.36}, {"Mean TTFT": [45120.0]}),
         (STEPS, {"| loss tok/s": 50863.0, "| loss 4.03 tok/s": 50865.0}, {"loss": [80500.0], "loss 4.03": [79500.0]}),

@@ -70,7 +70,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     yield made
     made.speaks.set()
     for thread in threading.enumerate():
-        if thread.name == "fcctl-debts":
+        if thread.name == "fcctl-releases":
             thread.join()
 
 

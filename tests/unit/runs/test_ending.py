@@ -74,7 +74,7 @@ def test_no_clock_or_duration_of_a_host_ends_a_run_or_costs_a_fortune(
     with closing(sqlite3.connect(":memory:")) as db:
         for statement in rows.CREATE:
             db.execute(statement)
-        db.execute(rows.INSERT, rows.values(row))
+        db.execute(rows.INSERT, [getattr(row, name) for name in rows.COLUMNS])
     assert RunRecord.model_validate_json(record.model_dump_json()) == record
 
 

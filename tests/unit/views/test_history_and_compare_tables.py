@@ -115,9 +115,7 @@ def test_an_episode_is_shown_as_one(tmp_path: Path) -> None:
     assert "1.30x slower for 3 runs from 2026-11-21" in printed(out)
     (change,) = trend.as_json()["changes"]
     assert (change["episode_runs"], change["ratio"]) == (3, pytest.approx(1.3, rel=0.01))
-    points = trend_chart(trend.series, [found.change for found in trend.changes], (), {}, {})["layer"][0]["data"][
-        "values"
-    ]
+    points = trend_chart(trend.series, trend.changes, (), {}, {})["layer"][0]["data"]["values"]
     assert [round(level["v"]) for level in points] == [10, 13, 10]
 
 

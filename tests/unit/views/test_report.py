@@ -429,3 +429,11 @@ def test_a_session_s_report_names_progress_only_where_there_are_phases(*, phases
     record = SessionRecord(session_id="s", target="l4", how="stopped", reason="", created=0, ended=1, budget_usd=3)
     commands = [one.command for one in session._next(record, [], [], [], [], phases)]
     assert commands == ["fcctl progress"] * phases + ["fcctl session start --on l4 --budget 3"]
+
+
+def test_telemetry_stands_below_the_steps_on_one_axis_of_time(h200: Report) -> None:
+    (chart,) = [one for one in charts(h200) if one.name == "telemetry"]
+    steps, *panels = chart.spec["vconcat"]
+    assert [bar["step"] for bar in steps["data"]["values"]] == [step.id for step in h200.runs[0].record.steps]
+    domains = [panel["layer"][0]["encoding"]["x"]["scale"]["domain"] for panel in panels]
+    assert domains == [steps["encoding"]["x"]["scale"]["domain"]] * 4

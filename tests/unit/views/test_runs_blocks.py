@@ -13,10 +13,13 @@ from orchestrator.results.look import Headline, headlines
 from orchestrator.results.records import GateRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
+from orchestrator.runs.cost.outlook import MachineOn
 from orchestrator.views.blocks import Bar, Bars, Cell, plain
 from orchestrator.views.dashboard.overview import _gates
+from orchestrator.views.dashboard.pages import _state
 from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment
+from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.tables.runs import answer, change, failures, jobs_grid, runs_grid
 from tests.support import sample_run
 from tests.support.measured_runs import document, entry, measured, samples, simple
@@ -148,6 +151,16 @@ def test_bars_share_one_axis(middle: float | None, at: tuple[float, ...]) -> Non
 )
 def test_a_status_has_a_kind_by_its_first_word(status: str, wanted: str) -> None:
     assert kind(status) == wanted
+
+
+@pytest.mark.parametrize(
+    ("states", "shown"), [((), "ready"), (("starting",), "starting"), (("starting", "running"), "busy")]
+)
+def test_a_machine_that_is_on_is_starting_busy_or_ready(states: tuple[Any, ...], shown: str) -> None:
+    active = [LiveRun(f"run-{state}", "job", "l4", state) for state in states]
+    on = MachineOn("l4", "vm", 0.72, started=0.0, seen=3600.0, until=7200.0, stop="fcctl hosts down l4")
+    cell = _state([on], active, 3600.0)
+    assert plain(cell) == f"{shown} on for 1 h 00 min, $0.72, stops in 1 h 00 min at the latest: fcctl hosts down l4"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -68,27 +69,6 @@ class LineStream:
             self.write("\n")
 
 
-def in_parallel(
-    connections: Sequence[Connection], command: str, line: Callable[[str, bool, str], None] | None = None
-) -> list[Any]:
-    """Runs ``command`` on all of them at once: for each Invoke's result, or the exception that ended it. ``line`` gets
-    each line of output as it comes: the machine's name, whether it is of standard error, the text."""
-    group = fabric.ThreadingGroup.from_connections(connections)
-    streams: list[LineStream] = []
-    if line is not None:
-        for one in connections:
-            for name, of_stderr in (("out_stream", False), ("err_stream", True)):
-                streams.append(LineStream(functools.partial(line, one.host, of_stderr)))
-                one.config.run[name] = streams[-1]
-    try:
-        results = group.run(command, hide=line is None, warn=True, in_stream=False)
-    except fabric.exceptions.GroupException as error:
-        results = error.result
-    for stream in streams:
-        stream.end()
-    return [results[connection] for connection in connections]
-
-
 def posix(script: str) -> str:
     """The command that runs a POSIX shell script, whatever the login shell there is."""
     encoded = base64.b64encode(script.encode()).decode()
@@ -104,6 +84,7 @@ def run_on(
     """Runs ``command`` on all targets at once: for each the result of Invoke, or the exception that ended it. ``line``
     gets the output as it comes: target, whether it is of standard error, text."""
     outcomes: dict[str, Any] = {}
+    streams: list[LineStream] = []
     with ExitStack() as opened:
         connections = []
         for target in targets:
@@ -111,6 +92,16 @@ def run_on(
                 connections.append(opened.enter_context(connect(target)))
             except FcctlError as error:
                 outcomes[target.name] = error
-        results = in_parallel(connections, command, line) if connections else []
-        outcomes.update((one.host, result) for one, result in zip(connections, results, strict=True))
+        if line is not None:
+            for one, name in itertools.product(connections, ("out_stream", "err_stream")):
+                streams.append(LineStream(functools.partial(line, one.host, name == "err_stream")))
+                one.config.run[name] = streams[-1]
+        group = fabric.ThreadingGroup.from_connections(connections)
+        try:
+            results = group.run(command, hide=line is None, warn=True, in_stream=False) if connections else {}
+        except fabric.exceptions.GroupException as error:
+            results = error.result
+        for stream in streams:
+            stream.end()
+        outcomes.update((connection.host, result) for connection, result in results.items())
     return [outcomes[target.name] for target in targets]

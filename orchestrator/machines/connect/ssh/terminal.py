@@ -180,53 +180,45 @@ def _quoted(value: str) -> str:
     return f'"{value}"' if " " in value else value
 
 
+# ------------------------------------------------------------------------------------------- entries of ~/.ssh/config
 _HEAD = "# Written by fcctl hosts ssh-config; an entry ends with its machine.\n"
 
 
 def write_entry(name: str, values: Mapping[str, object]) -> Path:
     """Puts ``Host name`` with ``values`` into a file that ~/.ssh/config includes. Raises FcctlError."""
-    folder = _folder()
-    with disk_errors("write the SSH configuration", folder):
-        make_folders(folder, 0o700)
-        entries = {**_entries(), name: "".join(f"  {key} {value}\n" for key, value in values.items())}
-        _store(entries)
-        config, line = folder / "config", _include()
+    config, ours, include = _ssh_files()
+    with disk_errors("write the SSH configuration", config.parent):
+        make_folders(config.parent, 0o700)
+        _store(ours, {**_entries(ours), name: "".join(f"  {key} {value}\n" for key, value in values.items())})
         text = _text(config)
-        if line not in text:  # in front: an Include within a Host block counts for that host alone
-            _put(config, line + text)
+        if include not in text:  # in front: an Include within a Host block counts for that host alone
+            _put(config, include + text)
     return config
 
 
 def remove_entry(name: str) -> bool:
     """Removes the entry; with the last one the file and its Include go, too. Whether there was one."""
-    entries = _entries()
+    config, ours, include = _ssh_files()
+    entries = _entries(ours)
     if entries.pop(name, None) is None:
         return False
-    folder = _folder()
-    with disk_errors("write the SSH configuration", folder):
+    with disk_errors("write the SSH configuration", config.parent):
         if entries:
-            _store(entries)
+            _store(ours, entries)
             return True
-        config = folder / "config"
-        rest = _text(config).replace(_include(), "")
-        if rest:
+        if rest := _text(config).replace(include, ""):
             _put(config, rest)
         else:
             config.unlink(missing_ok=True)
-        _file().unlink(missing_ok=True)
+        ours.unlink(missing_ok=True)
     return True
 
 
-def _folder() -> Path:
-    return Path.home() / ".ssh"
-
-
-def _file() -> Path:
-    return _folder() / "fcctl_config"
-
-
-def _include() -> str:
-    return f'Include "{_file()}"\n'
+def _ssh_files() -> tuple[Path, Path, str]:
+    """The user's configuration, fcctl's file beside it, and the line by which the one includes the other."""
+    folder = Path.home() / ".ssh"
+    ours = folder / "fcctl_config"
+    return folder / "config", ours, f'Include "{ours}"\n'
 
 
 def _put(path: Path, text: str) -> None:
@@ -238,11 +230,10 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
 
 
-def _entries() -> dict[str, str]:
-    parts = re.split(r"^Host (\S+)\n", _text(_file()), flags=re.MULTILINE)
+def _entries(file: Path) -> dict[str, str]:
+    parts = re.split(r"^Host (\S+)\n", _text(file), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def _store(entries: Mapping[str, str]) -> None:
-    text = _HEAD + "".join(f"Host {name}\n{body}" for name, body in entries.items())
-    _put(_file(), text)
+def _store(file: Path, entries: Mapping[str, str]) -> None:
+    _put(file, _HEAD + "".join(f"Host {name}\n{body}" for name, body in entries.items()))
