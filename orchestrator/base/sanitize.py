@@ -105,6 +105,11 @@ def number(value: object) -> float | None:
     return converted if math.isfinite(converted) else None
 
 
+def worded(value: object, most: int = 200) -> str | None:
+    """The beginning of ``value`` if it is a text that is not empty."""
+    return value[:most] if isinstance(value, str) and value else None
+
+
 def listed(value: object) -> list[Any]:
     """``value`` if it is a list, else an empty one."""
     return value if isinstance(value, list) else []

@@ -21,7 +21,7 @@ from orchestrator.base import run_id as ids
 from orchestrator.base.clock import Clock, epoch, iso
 from orchestrator.base.errors import ConflictError, FcctlError, NotFoundError, UsageError
 from orchestrator.base.json_text import pick
-from orchestrator.base.sanitize import clean, csv_cell, finite, part
+from orchestrator.base.sanitize import clean, csv_cell, finite, part, worded
 from orchestrator.results.archive import Imported
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
@@ -150,8 +150,8 @@ def _benchmark(document: Document, timing: Timing, gpu: Any) -> dict[str, Any]:
     count = timing.stats.get("n")
     return {
         "step": document.step,
-        "gpu": _text(document.content.get("device")) or _text(part(gpu, "name")),
-        "driver": _text(part(document.content, "environment", "driver")) or _text(part(gpu, "driver")),
+        "gpu": worded(document.content.get("device")) or worded(part(gpu, "name")),
+        "driver": worded(part(document.content, "environment", "driver")) or worded(part(gpu, "driver")),
         "benchmark": timing.name, **pick(timing, "case unit"), "reference": timing.is_reference,
         "variant": timing.variant or None, "mode": timing.mode or None,
         **{axis.lower(): _fits((timing.shape or {}).get(axis)) for axis in "BHSD"},
@@ -162,10 +162,6 @@ def _benchmark(document: Document, timing: Timing, gpu: Any) -> dict[str, Any]:
 
 def _fits(value: int | None) -> int | None:
     return value if value is not None and abs(value) < 2**63 else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 SUMMARY = Path("reports/summary.md")

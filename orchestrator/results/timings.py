@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.json_text import pick
-from orchestrator.base.sanitize import number, objects, table
+from orchestrator.base.sanitize import number, objects, part, table, worded
 from orchestrator.results.records import RunRow
 
 #: Of a document; what is behind them is not looked at.
@@ -187,9 +187,7 @@ def measurements(
 
     timed = entries(document)[:MAX_ROWS]
     theirs = {id(t) for t in controls(timed)}
-    environment = document.get("environment")
-    stated = environment.get("driver") if isinstance(environment, dict) else None
-    device = document.get("device")
+    stated, device = part(document, "environment", "driver"), document.get("device")
     method = method_of(document)
     measured = []
     peers = Peers(timed, document)
@@ -211,8 +209,8 @@ def measurements(
                 reference=id(timing) in theirs,
                 p50=middle,
                 n=max(0, min(int(timing.stats.get("n", 0)), 2**31)),
-                gpu=device[:TEXT] if isinstance(device, str) and device else run.gpu,
-                driver=stated[:TEXT] if isinstance(stated, str) and stated else driver,
+                gpu=worded(device, TEXT) or run.gpu,
+                driver=worded(stated, TEXT) or driver,
                 ratio=ratio.value if ratio else None,
                 settings=settings[:TEXT],
                 spread=p90 / middle if p90 else None,

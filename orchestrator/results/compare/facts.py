@@ -206,21 +206,17 @@ def _resources_of(kernel: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _counters_of(kernel: Mapping[str, Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for group, prefix in (("metrics", ""), ("stalls", _STALL)):
-        for key, value in islice(table(kernel.get(group)).items(), 200):
-            if (figure := number(value)) is not None:
-                found[f"{prefix}{str(key)[:80]}"] = figure
-    return found
+    return _figures(kernel.get("metrics"), 200) | _figures(kernel.get("stalls"), 200, _STALL)
 
 
 def _metrics_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for document in documents:
-        for key, value in islice(table(document.get("metrics")).items(), _MAX_FACTS):
-            if (figure := number(value)) is not None:
-                found[str(key)[:_MAX_TEXT]] = figure
-    return found
+    return {name: figure for one in documents for name, figure in _figures(one.get("metrics"), _MAX_FACTS).items()}
+
+
+def _figures(values: object, most: int, prefix: str = "") -> dict[str, float]:
+    """The first ``most`` of them, those that are finite numbers."""
+    pairs = ((f"{prefix}{name}"[:_MAX_TEXT], number(value)) for name, value in islice(table(values).items(), most))
+    return {name: figure for name, figure in pairs if figure is not None}
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:

@@ -9,7 +9,7 @@ from statistics import median, median_low
 from typing import Any
 
 from fcctl_remote.base.estimates import NEEDS
-from orchestrator.base.sanitize import listed, number, objects, table
+from orchestrator.base.sanitize import listed, number, objects, table, worded
 from orchestrator.results.records import UNVERIFIED
 from orchestrator.results.statistics.effect import Effect, Launch
 from orchestrator.results.timings import MAX_ENTRIES, controls, entries, method_of
@@ -131,11 +131,11 @@ def _conditions(document: dict[str, Any], beside: list[dict[str, Any]], machine:
     on_cpu = named == "cpu" or not (named or gpu.get("present"))
     if on_cpu:
         cpu = table(machine.host.get("cpu")).get("model") or machine.host.get("machine")
-        return Conditions(device=_text(cpu), threads=_whole(document.get("threads")))
+        return Conditions(device=worded(cpu), threads=_whole(document.get("threads")))
     clocks, throttled = _clocks(beside)
     return Conditions(
-        device=_text(named),
-        driver=_text(environment.get("driver") or gpu.get("driver")),
+        device=worded(named),
+        driver=worded(environment.get("driver") or gpu.get("driver")),
         sm_mhz=clocks or machine.busy.sm_mhz,
         power_limit_w=number(gpu.get("power_limit_w")),
         throttled=machine.busy.throttled if throttled is None else throttled,
@@ -168,10 +168,6 @@ def _samples(value: object) -> tuple[tuple[float, ...], int]:
     middle = median_low(times) if times else 0.0
     times = [v for v in times if middle / FAR <= v <= middle * FAR]
     return tuple(times), len(given) - len(times)
-
-
-def _text(value: object) -> str | None:
-    return value[:120] if isinstance(value, str) and value else None
 
 
 def _whole(value: object) -> int | None:

@@ -23,7 +23,7 @@ from orchestrator.base import json_text, models
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.json_text import Budget
 from orchestrator.base.safe_paths import open_plain
-from orchestrator.base.sanitize import listed
+from orchestrator.base.sanitize import listed, part, worded
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.timings import Measurement, measurements
 
@@ -91,9 +91,7 @@ def row_of(record: RunRecord) -> RunRow:
 def gpu_name(host: dict[str, Any]) -> str | None:
     """The GPU of a host record, wherever that names it: ``gpu.name``, ``gpu`` or ``gpu_name``."""
     gpu = host.get("gpu", host.get("gpu_name"))
-    if isinstance(gpu, dict):
-        gpu = gpu.get("name")
-    return gpu[:_TEXT] if isinstance(gpu, str) and gpu else None
+    return worded(gpu.get("name") if isinstance(gpu, dict) else gpu, _TEXT)
 
 
 def _read_bounded(path: str) -> bytes:
@@ -137,9 +135,7 @@ def measured(folder: str, record: RunRecord, row: RunRow) -> tuple[list[Measurem
     and the searches that its benchmarks name in ``parameters_from``."""
     named = [d.path for step in record.steps for d in step.documents if d.kind == "benchmark"]
     parents = dict.fromkeys(record.parents)
-    gpu = record.host.get("gpu")
-    driver = gpu.get("driver") if isinstance(gpu, dict) else None
-    known = driver[:200] if isinstance(driver, str) else None
+    known = worded(part(record.host, "gpu", "driver"), _TEXT)
     settings = " ".join(f"{key}={value}" for key, value in sorted(record.settings.items()))
     found: list[Measurement] = []
     for path in named[:MAX_DOCUMENTS]:
