@@ -74,20 +74,22 @@ class MachineLease:
         """The machine of the last acquisition; empty: it has not answered yet."""
         return newest(self._since_acquire(), "acquired")
 
-    def start_requests(self) -> dict[str, float]:
-        """When the cloud was asked to start a machine since then, by zone, the last zone first."""
-        times: dict[str, float] = {}
+    def start_requests(self) -> dict[str, JournalEntry]:
+        """The last request to start a machine since then, by zone, the last zone first."""
+        requests: dict[str, JournalEntry] = {}
         for entry in reversed(self._since_acquire()):
             if is_start(entry):
-                times.setdefault(str(entry.data["zone"]), entry.time)
-        return times
+                requests.setdefault(str(entry.data["zone"]), entry)
+        return requests
 
     def release_requests(self) -> list[ReleaseRequest]:
         """What must be released."""
         if acquired := self.acquired():
             return [ReleaseRequest(str(acquired["zone"]), str(acquired["instance_id"]))]
-        times = self.start_requests().items()
-        return [ReleaseRequest(zone, None, made_here=True, asked=at) for zone, at in times]
+        return [
+            ReleaseRequest(zone, made_here=True, asked=entry.time, request_id=str(entry.data.get("request_id", "")))
+            for zone, entry in self.start_requests().items()
+        ]
 
     def _since_acquire(self) -> list[JournalEntry]:
         entries = self.entries()

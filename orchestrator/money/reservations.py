@@ -41,6 +41,8 @@ class Reservation(BaseModel):
     #: The start of the machine that it is for, once it is known: its id, and when it was started by the cloud's clock.
     instance_id: str = ""
     started: float | None = None
+    #: Until then: the machine's last start that was known when it was made. Its own is later.
+    newer_than: float = 0.0
     #: When it was made, epoch seconds.
     at: float
     usd: float
@@ -129,8 +131,9 @@ def is_off(one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:
     """Whether a machine that was left on is off: the cloud said so, or its deadline has passed."""
     if one.owner not in ("up", "kept"):
         return False
-    of_it = [s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s)]
-    if any(s.stopped is not None or is_past_deadline(s.fence, now) for s in of_it):
+    of_it = (s for s in power if (s.project, s.name) == one.machine and is_start_of(one, s))
+    last = max(of_it, key=lambda s: s.started, default=None)
+    if last is not None and (last.stopped is not None or is_past_deadline(last.fence, now)):
         return True
     newer = [s for s in power if one.instance_id and s.instance_id == one.instance_id]
     return bool(one.started) and any(s.started > (one.started or 0.0) + 1.0 for s in newer)
@@ -145,4 +148,4 @@ def is_start_of(one: Reservation, record: UsageRecord) -> bool:
     """Whether the record is of the start that the reservation is for."""
     if one.started is not None:
         return record.instance_id == one.instance_id and abs(record.started - one.started) <= 1.0
-    return record.started >= one.at - NEAR_S
+    return record.started >= one.at - NEAR_S and record.started > one.newer_than + 1.0

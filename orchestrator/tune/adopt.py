@@ -13,10 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from fcctl_remote import wire
-from orchestrator.base import json_text
 from orchestrator.base.errors import ConfigError, ConflictError, HostFault, NotFoundError
 from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
 from orchestrator.results import tuning as tune_result
@@ -24,7 +21,6 @@ from orchestrator.results.documents import TUNING, WENT_WELL, Document
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
 from orchestrator.results.tuning import TuneResult
-from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.tune import adoption
 from orchestrator.tune.adoption import Adoption
 from orchestrator.tune.fleet_rules import MEMBER
@@ -35,11 +31,10 @@ if TYPE_CHECKING:
     from orchestrator.tune.search_file import Search
 
 
-def proposed(shown: Shown, searches: Mapping[str, Search]) -> list[Adoption]:
-    """The rows of each search in a run; ``searches`` are the workspace's, by name. Raises NotFoundError: there was no
-    search in it; HostFault: the search cannot have such a row, which would get into the workspace and to its
-    command."""
-    plan = _plan(shown.folder)
+def proposed(shown: Shown, plan: wire.RunPlan | None, searches: Mapping[str, Search]) -> list[Adoption]:
+    """The rows of each search in a run with this ``plan``, if that can be read; ``searches`` are the workspace's, by
+    name. Raises NotFoundError: there was no search in it; HostFault: the search cannot have such a row, which would get
+    into the workspace and to its command."""
     adoptions = list(_tunings(shown, plan, searches))
     for document in shown.documents.of("metrics"):
         adoptions += _sweep(shown, document, searches)
@@ -133,14 +128,6 @@ def _untrue(document: Document, cause: str) -> HostFault:
         cause=cause,
         hint="the machine or a step wrote this file: check it, and search again on a machine that you trust",
     )
-
-
-def _plan(folder: Path) -> wire.RunPlan | None:
-    """What the run was to do, as this computer kept it; None if that cannot be read."""
-    try:
-        return SavedPlan.model_validate(json_text.loads((folder / "plan.json").read_bytes())).plan
-    except (OSError, ValueError, ValidationError):
-        return None
 
 
 COMMAND_TIMEOUT_S = 120.0

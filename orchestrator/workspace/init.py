@@ -17,7 +17,7 @@ from orchestrator.runs.job.files import example_workspace
 from orchestrator.runs.job.job import MAX_JOB_NAME
 from orchestrator.workspace import starter
 from orchestrator.workspace.findings import MAIN, MAX_SOURCES, files_below, read_text
-from orchestrator.workspace.inspection import gpu_scripts, has_build, inspect_folder
+from orchestrator.workspace.inspection import gpu_scripts, has_build, inspect_folder, runs_kernels
 
 #: Folders of FlashCore's workspace, beside its fcctl.toml.
 _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
@@ -160,7 +160,7 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     for job in done.jobs:
         place = projects.get(job)
         text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
-        done.empty |= starter.NOTHING in text
+        done.empty = place is None and starter.NOTHING in text
         _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
     _write(done, done.root / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
 
@@ -200,7 +200,7 @@ def _projects(folder: Path) -> dict[str, str]:
     programs = 0
     for place in dict.fromkeys(path.parent for path in files_below(folder) if path.parent != folder):
         if not any(above in found for above in place.parents) and place.name not in _NO_PROJECTS:
-            alone = has_build(place) or any(gpu_scripts(place))
+            alone = has_build(place) or runs_kernels(place)
             mains = sum(MAIN.search(read_text(source)) is not None for source in place.glob("*.cu"))
             programs += mains
             if alone or mains:

@@ -85,9 +85,9 @@ _SCRIPT = re.compile(
 )
 _BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/bench*.py")
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
-_TESTS = [f"{place}{name}" for place in ("", "tests/", "tests/*/", "test/", "test/*/")
+_TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
-#: A file of this name has tests that pytest runs if it is named, or is a package's own script.
+#: A file of this name has tests that pytest runs if it is named, or is a script beside what it tests.
 _TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^\s*def test_", re.MULTILINE)
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
@@ -188,7 +188,9 @@ def _built(folder: Path, bench: str | None) -> Findings:
     tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
     script = read_text(folder / _TEST_SCRIPT) if not tests else ""
     has_tests = _HAS_TESTS.search(script) is not None
-    named = _TEST_SCRIPT if has_tests or (python and script and not script_needs_arguments(script)) else ""
+    alone = script and not script_needs_arguments(script)
+    own = python or (runs_kernels(folder) and not any(gpu_scripts(folder)))
+    named = _TEST_SCRIPT if has_tests or (alone and own) else ""
     found = replace(
         found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
         python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
@@ -337,6 +339,15 @@ def _linked(program: str, programs: Sequence[str], sources: Sequence[str], texts
         words = set(re.findall(r"\w+", texts[name])) - set(_FUNCTION.findall(texts[name]))
         linked.extend(source for source, defined in functions.items() if source not in linked and defined & words)
     return linked
+
+
+def runs_kernels(folder: Path) -> bool:
+    """Whether ``folder`` has scripts for the GPU, or tests or benchmarks beside kernels in Python."""
+    if any(gpu_scripts(folder)):
+        return True
+    texts = {path.name: read_text(path) for path in folder.glob("*.py")}
+    tests = any(re.match(r"test_|bench|.*_test\.py$|test\.py$", name) for name in texts)
+    return tests and any(_KERNEL.search(text) or _TORCH_EXTENSION.search(text) for text in texts.values())
 
 
 def gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:

@@ -99,7 +99,7 @@ def _steps(findings: Findings) -> list[_Step]:
         scripts = _python_steps(alone) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
-    if findings.gpu_scripts or findings.python_tests or findings.python_bench:
+    if findings.gpu_scripts or findings.python_test_script or findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     notebooks = [shlex.quote(name) for name in findings.others if name.endswith(".ipynb")]
     execute = f"\n# {_NOTEBOOKS} {' '.join(notebooks)}" * bool(notebooks)

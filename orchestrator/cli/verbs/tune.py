@@ -132,13 +132,15 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
     """Show what RUN's winners change, and change it once that is agreed to. Raises ConflictError: there are none; or
     something speaks against them, and there is no ``force``."""
     from orchestrator.results.look import show
+    from orchestrator.runs.job.saved_plan import read_saved
     from orchestrator.tune.adopt import AdoptTable, proposed
 
     workspace = cli.workspace()
     searches = {search.name: search for search in workspace.searches.readable()}
     with cli.services() as services:
         shown = show(services.store, name)
-    adoptions = proposed(shown, searches)
+        saved = read_saved(services.store, shown.record.run_id)
+    adoptions = proposed(shown, saved.plan if saved else None, searches)
     _refuse(shown.record, adoptions, searches, force=force)
     table = AdoptTable(workspace.root, _table_of(adoptions, searches))
     before = after = table.read()

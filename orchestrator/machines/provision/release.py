@@ -52,6 +52,8 @@ class ReleaseRequest:
     made_here: bool = False
     #: When its start was requested, epoch seconds, if nothing else is known.
     asked: float | None = None
+    #: The id of that request, which its operation has.
+    request_id: str = ""
 
 
 class InUse(Exception):
@@ -90,13 +92,6 @@ def release(
 _SKEW_S = 60.0
 
 
-def _was_never_on(request: ReleaseRequest, machine: Machine) -> bool:
-    """Whether a requested start had no effect: the machine is off, and was not on since."""
-    if request.instance_id is not None or request.asked is None or machine.power is not Power.STOPPED:
-        return False
-    return machine.started is None or machine.started < request.asked - _SKEW_S
-
-
 def _was_created_for(request: ReleaseRequest, machine: Machine) -> bool:
     created, asked = machine.created, request.asked
     return created is not None and asked is not None and created > asked - _SKEW_S
@@ -118,7 +113,7 @@ class _Release:
         if request.instance_id is not None and machine.id != request.instance_id:
             return self._gone(request, "it was deleted, and another machine has its name now")
         is_ours = MANAGED_LABEL in machine.labels
-        if _was_never_on(request, machine):
+        if self._was_never_on(request, machine):
             if self._policy != "delete" or not is_ours or not _was_created_for(request, machine):
                 return Released("off", request.zone, "it was not started")
             self._delete(machine)
@@ -132,6 +127,18 @@ class _Release:
                 why = f"fcctl stops {machine.name} instead of deleting it: {denied.message}"
                 self._parts.observer.note(f"{why}; its disks cost money until they are deleted")
         return self._stop(machine)
+
+    def _was_never_on(self, request: ReleaseRequest, machine: Machine) -> bool:
+        """Whether a requested start had no effect: the machine is off, and was not on since, by the cloud's clock if it
+        lists the request."""
+        if request.instance_id is not None or request.asked is None or machine.power is not Power.STOPPED:
+            return False
+        history = self._history(request.zone) if request.request_id else []
+        operation = next((o for o in history if o.request_id == request.request_id), None)
+        if history and operation is None:  # refused at once
+            return True
+        asked = operation.started if operation is not None else request.asked - _SKEW_S
+        return machine.started is None or (asked is not None and machine.started < asked)
 
     def _gone(self, request: ReleaseRequest, reason: str) -> Released:
         """The result for a deleted machine; the cloud's list of operations still has when it was on."""

@@ -18,7 +18,7 @@ from orchestrator.money import ledger as books
 from orchestrator.money.book import Change, Line, State
 from orchestrator.money.caps import FENCE_LATENESS_S
 from orchestrator.money.ledger import NEAR_S, RunUsage, UsageRecord
-from orchestrator.money.reservations import Reservation, is_off, is_past_deadline
+from orchestrator.money.reservations import Reservation, is_off, is_past_deadline, is_start_of
 from orchestrator.results.records import CostLine, CostRecord, MachineRecord, RunRecord
 from orchestrator.runs.cost.owners import has_record, kept_on, reservation, unbooked_runs
 from orchestrator.runs.job.saved_plan import read_saved
@@ -246,7 +246,7 @@ def _is_lost(services: Services, one: Reservation, power: Sequence[UsageRecord],
     the cloud has shown it."""
     if one.owner in ("run", "wake", "session"):
         return not has_record(services, one)
-    seen = any((s.project, s.name) == one.machine and s.started >= one.at - NEAR_S for s in power)
+    seen = any((s.project, s.name) == one.machine and is_start_of(one, s) for s in power)
     return not seen and now - one.at > NEAR_S
 
 

@@ -78,6 +78,9 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
             )
         if services.budget.holds_over_runs and not wanted.emulated:
             account_of(services, without=instead).refuse(wanted.usd)
+        if wanted.started is None:
+            known = [s.started for s in change.state.starts() if (s.project, s.name) == wanted.machine]
+            wanted = wanted.model_copy(update={"newer_than": max(known, default=0.0)})
         open_ = change.state.open()
         for name in instead - {wanted.reservation_id}:
             if name in open_:

@@ -24,14 +24,14 @@ _IN: dict[str, str] = {
     "correctness.summary": "total passed failed skipped max_err mean_err",
     "correctness.cases": "name group passed status duration_s message max_err mean_err nan inf tolerance shape seed",
     "benchmark": "benchmarks comparisons environment device label",
-    "benchmark.benchmarks": "name variant mode unit stats samples shape roofline",
+    "benchmark.benchmarks": "name variant mode unit stats samples shape roofline state status",
     "benchmark.benchmarks.stats": "n p50 p90 p99 min max mean stddev",
     "profile": "kernels targets",
     "profile.kernels": "name grid block metrics stalls compute_capability",
     "profile.kernels.metrics": " ".join(metric.key for metric in METRICS),
     "metrics": "metrics",
-    "host": "gpu cuda ncu torch cpu checks summary",
-    "host.gpu": "name compute_capability driver memory_mb clocks",
+    "host": "gpu cuda ncu torch cpu cpus compiler disk env machine os platform release tools checks summary",
+    "host.gpu": "name count present compute_capability arch driver cuda_version memory_mb memory_used_mb clocks mig",
 }
 
 
@@ -56,8 +56,20 @@ def _paths(node: Any) -> Iterator[Path]:
             yield from _paths(part)
 
 
+#: Letters that look like a figure: ``p5O``.
+_LOOK_ALIKE = str.maketrans("oil", "011")
+#: In shorter names one letter makes another word: ``mad`` is no ``max``.
+_LONG = 4
+
+
 def _near(name: str, known: Sequence[str]) -> str | None:
     """The known name from which ``name`` differs in a letter or two."""
-    letters = re.sub(r"\d", "", name)
-    near = [one for one in known if edits(name, one) <= max(1, len(name) // 6) and re.sub(r"\d", "", one) != letters]
-    return None if name in known else next(iter(near), None)
+    if name in known:
+        return None
+    letters, most = re.sub(r"\d", "", name), max(1, len(name) // 6) if len(name) >= _LONG else 0
+    for one in known:
+        if name.lower().translate(_LOOK_ALIKE) == one:
+            return one
+        if edits(name, one) <= most and re.sub(r"\d", "", one) != letters:
+            return one
+    return None

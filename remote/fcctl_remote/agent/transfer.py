@@ -49,7 +49,7 @@ def _write(temporary: str, file: PutFile, content: bytes) -> None:
         if file.link is not None:
             os.symlink(file.link, temporary)
             return
-        files.write_new(temporary, content, file.executable)
+        tree.write_new(temporary, content, file.executable)
     else:
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

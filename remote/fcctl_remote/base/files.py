@@ -140,13 +140,6 @@ def flush(fd: int) -> None:
     os.fsync(fd)
 
 
-def write_new(path: str, data: bytes, executable: bool) -> None:
-    """Write a file that must not be there yet, with one of the two modes that a source's files have."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with closing(os.open(path, flags, 0o755 if executable else 0o644)) as fd:
-        write_all(fd, data)
-
-
 def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644) -> None:
     """Replace ``path`` by ``data``: a reader sees the old file or the new one, also after a crash if ``durable``.
 
@@ -378,6 +371,14 @@ def try_lock(path: str, create: bool = True, how: int = fcntl.LOCK_EX) -> int | 
             return None
         raise
     return fd
+
+
+@contextlib.contextmanager
+def locked_now(path: str) -> Iterator[bool]:
+    """Whether this process has the lock as of :func:`try_lock`, which lasts for the block."""
+    fd = try_lock(path)
+    with contextlib.nullcontext() if fd is None else closing(fd):
+        yield fd is not None
 
 
 def open_beneath(root: str, path: str) -> int:

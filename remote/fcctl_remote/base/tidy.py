@@ -66,16 +66,12 @@ def _old_archives(folder: str, suffix: str, lock: str, before: float) -> None:
 
 
 def _delete_archive(stem: str, suffix: str, lock: str) -> None:
-    fd = files.try_lock(lock)
-    if fd is None:
-        return
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(stem + suffix)
-        tree.remove_tree(stem + ".d")
-        os.unlink(lock)
-    finally:
-        os.close(fd)
+    with files.locked_now(lock) as is_unused:
+        if is_unused:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(stem + suffix)
+            tree.remove_tree(stem + ".d")
+            os.unlink(lock)
 
 
 def _old_trees(layout: Layout, before: float, lately: float) -> None:
@@ -103,17 +99,11 @@ def _fit(layout: Layout, by_use: list[tuple[float, str]], lately: float) -> None
 
 def _delete_tree(layout: Layout, name: str, before: float) -> None:
     """Unless somebody works on it, or came back to it meanwhile."""
-    with contextlib.suppress(OSError):
-        fd = files.try_lock(layout.tree_lock(name))
-        if fd is None:
-            return
-        try:
-            if _tree_used(layout, name) < before:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(layout.index(name))
-                tree.remove_tree(layout.tree(name))
-        finally:
-            os.close(fd)
+    with contextlib.suppress(OSError), files.locked_now(layout.tree_lock(name)) as is_unused:
+        if is_unused and _tree_used(layout, name) < before:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(layout.index(name))
+            tree.remove_tree(layout.tree(name))
 
 
 def _tree_used(layout: Layout, name: str) -> float:

@@ -138,6 +138,13 @@ def _times(facts: os.stat_result) -> list[int]:
     return [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
 
 
+def write_new(path: str, data: bytes, executable: bool) -> None:
+    """Write a file that must not be there yet, with one of the two modes that a source's files have."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with files.closing(os.open(path, flags, 0o755 if executable else 0o644)) as fd:
+        files.write_all(fd, data)
+
+
 def hash_file(path: str) -> str:
     with files.closing(files.open_plain(path)) as fd:
         return hash_open(fd)[0]
@@ -250,7 +257,7 @@ class Tree:
         if hashlib.sha256(content).hexdigest() != entry.sha256:
             return False
         self.index.remember(entry.path, facts, entry.sha256)
-        files.write_new(target, content, entry.executable)
+        write_new(target, content, entry.executable)
         os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         return True
 

@@ -75,8 +75,7 @@ _EDGE = " \t:=-|,;>.<([{'\"*#"
 _BRACKETS = re.compile(
     r"\([-+]?\d[\d.]{0,10}%\)|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[[^\[\]]{1,400}\](?:, time\b)?"
 )
-#: A unit before its number: ``TFLOPS: 1.7``, ``tflops 1.7``, ``Bandwidth (GB/s) = 412``, ``Time (ms): 0.3``,
-#: ``time(ms): 0.3``; not ``thread(s): 256``.
+#: A unit before its number: ``TFLOPS: 1.7``, ``Bandwidth (GB/s) = 412``, ``time(ms): 0.3``; not ``thread(s): 256``.
 _UNIT_FIRST = re.compile(
     r"(?<!\d )(?:(?:(?<=\s)|(?<=[A-Za-z])(?!.s[)\]]))"
     r"[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"

@@ -32,15 +32,10 @@ def write_lost_outcome(run: RunLayout) -> bool:
         return True
     if not runs.has_begun(run):
         return False
-    fd = files.try_lock(run.supervisor_lock)
-    if fd is None:
-        return _ended_by_another(run)
-    try:
-        if not runs.is_finished(run):
+    with files.locked_now(run.supervisor_lock) as ours:
+        if ours and not runs.is_finished(run):
             finalise(run)
-    finally:
-        os.close(fd)
-    return True
+    return ours or _ended_by_another(run)
 
 
 def _ended_by_another(run: RunLayout) -> bool:
@@ -77,13 +72,12 @@ def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:
 @contextmanager
 def unbegun(run: RunLayout) -> Iterator[bool]:
     """Hold the supervisor's lock; yields whether the run has not begun. It cannot begin meanwhile."""
-    fd = None if runs.has_begun(run) or runs.is_finished(run) else files.try_lock(run.supervisor_lock)
-    try:
+    if runs.has_begun(run) or runs.is_finished(run):
+        yield False
+        return
+    with files.locked_now(run.supervisor_lock) as ours:
         # Asked again under the lock: its supervisor may have run meanwhile.
-        yield fd is not None and not (runs.has_begun(run) or runs.is_finished(run))
-    finally:
-        if fd is not None:
-            os.close(fd)
+        yield ours and not (runs.has_begun(run) or runs.is_finished(run))
 
 
 def _cancel_status(run: RunLayout) -> str | None:

@@ -134,6 +134,7 @@ CASES = {
         ["build", "test"],
     ),
     "project and folders that build": ({"pyproject.toml": "[project]\nname='x'\n", "a.cu": CUDA}, ["build", "run"]),
+    "tests beside the modules": ({"pyproject.toml": "[build-system]\n", "k/k_test.py": ""}, ["build", "test"]),
     "tests of another kind": ({"pyproject.toml": "[build-system]\n", "tests/run.sh": ""}, ["build"]),
     "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
     "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
@@ -153,6 +154,10 @@ CASES = {
     "cupy": (
         {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
         ["run"],
+    ),
+    "kernels with a script of tests": (
+        {"k.py": TRITON.partition("if ")[0], "test.py": "import k\nk.add[8](1)\n"},
+        ["test"],
     ),
     "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
     "package whose Makefile helps": (
@@ -485,12 +490,13 @@ def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> No
 def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Path) -> None:
     files = {
         "kernels/a b/Makefile": "all:\n\techo built > out\n", "kernels/a b/sub/Makefile": "x:\n",
+        "kernels/attn/attn.py": TRITON.partition("if ")[0], "kernels/attn/test_attn.py": "def test_a(): ...\n",
         "kernels/soft/soft.py": EXTENSION, "kernels/soft/soft.cu": KERNEL,
         "utils.py": EXTENSION.replace("ext", "  ext"),
         "kernels/an-example/of-a-name-that-is/too-long-for-a-job/main.cu": CUDA, "tests/Makefile": "x:\n",
     }  # fmt: skip
     done = fcctl("init", cwd=repository(tmp_path, files))
-    names = ["kernels-a-b", "kernels-soft", "of-a-name-that-is-too-long-for-a-job"]
+    names = ["kernels-a-b", "kernels-attn", "kernels-soft", "of-a-name-that-is-too-long-for-a-job"]
     assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == names
     assert "fcctl run JOB --on local" in done.err
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0

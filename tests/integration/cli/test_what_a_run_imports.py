@@ -59,11 +59,11 @@ BEFORE_LOGIN = """
 LATER = """
     base.git base.journal base.json_text base.yaml_lines hosts.recover leases.session_files machines.cloud_api
     machines.connect.agent machines.connect.bootstrap machines.connect.framing machines.connect.batches
-    machines.host_api machines.shutdown_timer money.prices.rates providers.registry results.records
-    results.store.active results.store.index results.store.intake results.store.names results.store.rows
-    results.store.store results.timings runs.actions runs.job.files runs.job.gate_fields runs.job.job runs.job.plan
-    runs.job.prepare runs.job.saved_plan runs.job.secrets runs.lifecycle runs.local_steps runs.machine.left_on
-    runs.record runs.reopen runs.run runs.services runs.source.api runs.source.git runs.transfer
+    machines.host_api machines.shutdown_timer money.prices.rates providers.registry results.records results.store.active
+    results.store.index results.store.intake results.store.names results.store.rows results.store.store results.timings
+    runs.actions runs.job.files runs.job.gate_fields runs.job.job runs.job.plan runs.job.prepare runs.job.saved_plan
+    runs.job.secrets runs.lifecycle runs.local_steps runs.machine.left_on runs.record runs.reopen runs.run runs.services
+    runs.source.api runs.source.git runs.transfer
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.

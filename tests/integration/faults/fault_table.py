@@ -219,7 +219,7 @@ OTHER_CHANGES = (
         target={"release": "delete"}, faults=(on("delete", {"drop": "before"}),), status="passed", zone=None),
     Row("delete-lost-after", "it is deleted as the target says, and the reply is lost", 0, (),
         target={"release": "delete"}, faults=(on("delete", {"drop": "after"}),), status="passed", zone=None),
-    Row("delete-denied", "it is to be deleted, and the caller may not: it is stopped", 0,
+    Row("delete-denied", "it may not be deleted: it is stopped", 0,
         ("stops cudadent42-l4-dev instead of deleting it", "compute.instances.delete"), target={"release": "delete"},
         scenario={"denied": ("instances.delete",)}, status="passed"),
     Row("suspended", "it is suspended", 8, ("is suspended", "stop it yourself"), machine="suspended", status="error",

@@ -9,12 +9,14 @@ import pytest
 
 from orchestrator.emulator.clock import parse_timestamp
 from orchestrator.emulator.emulator import Emulator
+from orchestrator.leases import machine_lease
 from tests.support.virtual_cloud import (
     INSTANCE,
     CloudWorkspace,
     delete_by_hand,
     machine_by_hand,
     machines,
+    money,
     start_by_hand,
     stop_by_hand,
 )
@@ -133,3 +135,33 @@ def test_a_machine_deleted_while_nobody_looked_is_billed_until_then(workspace: C
     assert account["cloud"]["seconds"] == pytest.approx(on_s, abs=2.0)
     assert account["beyond_cloud"]["seconds"] < 2.0
     assert [time["for_nobody"] for time in account["times"]] == [False]
+
+
+@pytest.mark.parametrize("behind_s", [0.0, 3600.0])
+@pytest.mark.parametrize("refusal", ["stockout", {"http": {"status": 503, "reason": "insufficientCapacity"}}])
+def test_a_run_whose_start_is_refused_has_nothing_of_the_start_before(
+    tmp_path: Path, private_home: Path, cloud: Emulator, behind_s: float, refusal: Any
+) -> None:
+    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, -behind_s, on_stockout="fail")
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    cloud.faults.add(action="instances.start", do=refusal if isinstance(refusal, dict) else {refusal: True})
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=5)
+    costs = {run["status"]: run["cost"]["billed_s"] for run in workspace.runs().values()}
+    assert costs == {"passed": 60.0, "error": 0.0}
+
+
+@pytest.mark.parametrize("behind_s", [0.0, 3600.0])
+def test_a_start_soon_after_another_is_reserved_while_it_starts(
+    tmp_path: Path, private_home: Path, cloud: Emulator, behind_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, -behind_s)
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    make_ready, reserved = machine_lease.make_ready, []
+
+    def look(*args: Any) -> Any:
+        reserved.append(money(workspace)[1])
+        return make_ready(*args)
+
+    monkeypatch.setattr(machine_lease, "make_ready", look)
+    workspace.type("hosts", "up", "l4", "--minutes", "60", "--yes", check=0)
+    assert reserved == [pytest.approx(0.73, abs=0.02)]

@@ -17,11 +17,11 @@ from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget
 from orchestrator.money import book as books
 from orchestrator.money.caps import Cap, fenced_worst_case_usd
-from orchestrator.money.ledger import IDLE, Line, RunUsage
-from orchestrator.money.reservations import Reservation, Scope, remaining
+from orchestrator.money.ledger import IDLE, Line, RunUsage, UsageRecord
+from orchestrator.money.reservations import Reservation, Scope, is_off, remaining
 from orchestrator.results.records import CostRecord, SourceRecord
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs.cost import spending
+from orchestrator.runs.cost import rebuild, spending
 from orchestrator.runs.cost.owners import book_runs, unbooked_runs, usage_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
@@ -342,3 +342,13 @@ def test_a_record_of_the_book_is_validated_once(world: World, monkeypatch: pytes
     book_runs(world.services)
     assert sum(line.usd for line in spending.lines(world.services)) == 3.0
     assert len(validated) == 1, "only what is new"
+
+
+def test_the_stop_of_an_earlier_start_neither_ends_a_reservation_nor_holds_it_for_ever() -> None:
+    earlier = UsageRecord(
+        project="p", zone="z", name="vm", instance_id="7", target="l4", usd_per_hour=0.7, started=T - 100,
+        stopped=T - 50, seen=T - 50,
+    )  # fmt: skip
+    never_started = of_vm("up-1-l4", 1.0, "up", newer_than=T - 100)
+    assert not is_off(never_started, [earlier], T + 1000)
+    assert rebuild._is_lost(None, never_started, [earlier], T + 1000)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fcctl_remote import wire
 from fcctl_remote.agent.agent import BadFrame, FrameReader, _call_error
-from fcctl_remote.base import files, text
+from fcctl_remote.base import files, text, tree
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.run import documents, hints
 from fcctl_remote.run import state as runs
@@ -52,8 +52,8 @@ def test_an_atomic_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch:
 def test_who_may_read_what(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        files.write_new(str(tmp_path / "source"), b"x", executable=False)
-        files.write_new(str(tmp_path / "script"), b"x", executable=True)
+        tree.write_new(str(tmp_path / "source"), b"x", executable=False)
+        tree.write_new(str(tmp_path / "script"), b"x", executable=True)
         files.write_atomic(str(tmp_path / "shared"), b"x")
         files.write_atomic(str(tmp_path / "own"), b"x", mode=0o600)
         files.append_line(str(tmp_path / "events"), b"x")
@@ -76,7 +76,7 @@ def test_a_new_file_replaces_none(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("b")
     for name in ("a", "link"):
         with pytest.raises(FileExistsError):
-            files.write_new(str(tmp_path / name), b"new", executable=False)
+            tree.write_new(str(tmp_path / name), b"new", executable=False)
     assert (tmp_path / "a").read_bytes() == b"old"
     assert not (tmp_path / "b").exists()
 

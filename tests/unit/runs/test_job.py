@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import NotFoundError
 from orchestrator.runs.job import job as jobs
-from orchestrator.runs.job.job import InvalidJob, JobFile
+from orchestrator.runs.job.gate_fields import misspelt
+from orchestrator.runs.job.job import GATE_NAMES, InvalidJob, JobFile
 
 WHOLE = """\
 job: phase1
@@ -244,3 +252,29 @@ def test_mistakes_in_uses(texts: dict[str, str], where: str, words: str, hint: s
     assert words in problem.message
     if hint:
         assert hint in (problem.hint or "")
+
+
+def test_no_field_that_a_document_has_is_taken_for_a_typing_error() -> None:
+    """``host.cpus`` beside ``host.cpu``, say: of published runs and of the readers' fixtures."""
+    root = Path(__file__).resolve().parents[3]
+    names: set[str] = set()
+    for file in [*root.glob("results/reference/**/*.json"), *root.glob("tests/fixtures/**/*.json")]:
+        with contextlib.suppress(ValueError):
+            content = json.loads(file.read_bytes())
+            if isinstance(content, dict):
+                kind = str(content.get("kind"))
+                names.update(_fields("host" if kind == "environment" else kind, content))
+                names.update(_fields("host", content.get("host")))
+    known = [name for name in names if name.partition(".")[0] in GATE_NAMES]
+    assert len(known) > 300
+    known += ["benchmark.benchmarks[0].stats.mad", "benchmark.benchmarks[0].stats.p95", "benchmark.benchmarks[0].state"]
+    assert [(name, found) for name in known if (found := list(misspelt(name)))] == []
+
+
+def _fields(place: str, value: Any) -> Iterator[str]:
+    """``build.kernels.name`` of each object in a document, to the depth that a gate can name without quotes."""
+    for one in value[:20] if isinstance(value, list) else [value]:
+        for key, inner in one.items() if isinstance(one, dict) else ():
+            if re.fullmatch(r"[A-Za-z_]\w*", key):
+                yield f"{place}.{key}"
+                yield from _fields(f"{place}.{key}", inner)

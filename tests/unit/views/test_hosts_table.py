@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from rich.console import Console
 from orchestrator.hosts.audit import Audit
 from orchestrator.hosts.hosts import Row
 from orchestrator.machines.cloud import Machine
-from orchestrator.money.audit import Finding
+from orchestrator.machines.power_history import PowerInterval
+from orchestrator.money.audit import Account, Finding, Time
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.views.tables.hosts import print_audit, print_rows
 
 NOW = 1795266693.0
@@ -73,3 +76,22 @@ def test_gcloud_is_named_only_for_machines_that_it_knows(project: str, *, named:
     print_audit(Audit((finding,), (), (), (project,)), Console(file=out, width=200), NOW)
     assert "l4-dev in us-central1-a" in out.getvalue()
     assert ("gcloud compute instances delete" in out.getvalue()) is named
+
+
+def test_an_audit_has_times_for_people() -> None:
+    values: dict[str, Any] = {"project": "p", "id": "1", "machine_type": "g2-standard-4"}
+    on = Machine(**values, name="l4-dev", zone="us-central1-a", status="RUNNING", started=NOW - 4000)
+    finding = Finding(on, "kept", "kept on for the next run", NOW - 4000, 0.7068, 0.8, NOW + 9000, 2.6)
+    span = UsageRecord(
+        project="p", zone="us-central1-a", name="l4-dev", instance_id="1", target="l4", usd_per_hour=0.7068,
+        started=NOW - 90_000, stopped=NOW - 4000, seen=NOW, bound=True,
+    )  # fmt: skip
+    earlier = (PowerInterval(NOW - 900_000, NOW - 800_000),)
+    account = Account(span, there=True, times=(Time(span, 0.0),), ledger_s=0.0, ledger_usd=0.0, beyond_s=0.0,
+                      beyond_usd=0.0, earlier=earlier)  # fmt: skip
+    out = io.StringIO()
+    print_audit(Audit((finding,), (), (), ("p",), accounts=(account,)), Console(file=out, width=200), NOW)
+    assert "the cloud stops it in 2 h 30 min (15:41 UTC)" in out.getvalue()
+    assert "2026-11-20 12:11 UTC to 12:04 UTC, 23 h 53 min ($16.8847): no run of this workspace" in out.getvalue()
+    assert "on 1 time since 2026-11-11 03:11 UTC before the ledger began" in out.getvalue()
+    assert re.search(r"\dT\d", out.getvalue()) is None
