@@ -75,7 +75,7 @@ def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str
                 f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
                 f"may still start",
                 cause=f"{waiting.name} is {waiting.state}",
-                hint="see later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
+                hint="check later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
             )
         parts.observer.phase("release", f"the {waiting.type} of {target.instance} has not begun: waiting for it")
         cloud.wait(waiting, PENDING_POLL_S)

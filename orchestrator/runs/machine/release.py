@@ -52,7 +52,7 @@ class Releaser:
             self._log("released", how="untouched")
             return
         if self._lease.acquired().get("joins") or self._did_nothing_there():
-            self._log("released", how="used", by="the one who started it")
+            self._log("released", how="used", by="its earlier owner")
             return
         user = self._user_of_it()
         if user is not None:
@@ -97,7 +97,7 @@ class Releaser:
             return
 
         def is_on(machine: Machine) -> str | None:
-            return None if machine.power is Power.STOPPED else "the one who started it"
+            return None if machine.power is Power.STOPPED else "its earlier owner"
 
         #: When it went off, which what becomes of it now does not change.
         off = next((e.data.get("at") for e in reversed(self._lease.entries()) if e.kind == "stopped"), None)
