@@ -100,7 +100,7 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
         ("configurations", "unlimited" if result.size is None else str(result.size)),
         ("cases", clean(", ".join(result.cases), 200)),
         ("timed on", ", ".join(on) + (" (times on different GPUs cannot be compared)" if len(on) > 1 else "")),
-        ("took", duration(wall) if wall is not None else ""),
+        ("duration", duration(wall) if wall is not None else ""),
         ("time spent on timing", f"{100 * busy:.0f} %" if busy is not None else ""),
         ("default", changed(result.default, {})),
         ("seed", str(result.seed) if result.seed is not None else ""),
