@@ -101,7 +101,7 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
         ("cases", clean(", ".join(result.cases), 200)),
         ("timed on", ", ".join(on) + (" (times on different GPUs cannot be compared)" if len(on) > 1 else "")),
         ("duration", duration(wall) if wall is not None else ""),
-        ("time spent on timing", f"{100 * busy:.0f} %" if busy is not None else ""),
+        ("GPU time for checks and timing", f"{100 * busy:.0f} %" if busy is not None else ""),
         ("default", changed(result.default, {})),
         ("seed", str(result.seed) if result.seed is not None else ""),
         ("ended", "" if result.complete else "early"),
