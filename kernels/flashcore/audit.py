@@ -84,7 +84,7 @@ def _nothing_late(timer: timing.Events) -> float:
             break
     else:
         raise AuditFailed(
-            f"the device worked {late:.0f} us on after {timed:.0f} us of timed work",
+            f"the device worked for {late:.0f} us more after {timed:.0f} us of timed work",
             cause="some of the kernel's work is on another stream than the measured one, or other programs use this "
             "GPU",
             hint="check for other programs with nvidia-smi; launch everything on flashcore_args.stream",

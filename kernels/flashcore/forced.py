@@ -237,7 +237,7 @@ def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[st
             else:
                 refused = _refusal(kernel.forced(one.number), dtype, D)
                 status = "unavailable" if refused else "failed"
-                message = f"needs {one.least_shared} bytes of shared memory a block" + ("" if refused else ", yet ran")
+                message = f"needs {one.least_shared} bytes of shared memory a block" + ("" if refused else ", but ran")
                 entry |= {"status": status, "message": message, "launches": 0, "used": None}
             found.append(entry)
             if report:
@@ -317,7 +317,7 @@ def _launched(kernel: Kernel, case: Case, tensors: Any, known: Any, options: dic
         trial = guarded.judge(kernel, case.label, case.shape, tensors, target, known, **options)
         first = target.out if first is None else first
         if trial.fault is None and not torch.equal(first, target.out):
-            trial = replace(trial, fault="other bits for the same inputs")
+            trial = replace(trial, fault="different bits for the same inputs")
         trials.append(trial)
     return max(trials, key=lambda t: t.badness)
 

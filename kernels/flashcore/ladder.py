@@ -27,7 +27,7 @@ RUNGS = (
     LadderStep("producers", "stage5", "registers", "producer warps copy for consumer warps, in persistent blocks"),
     LadderStep("groups", "flagship:TILE_M=32+TILE_N=32+WARPS_KV=4+STAGES=2", "registers",
                "groups of warps with keys and barriers of their own"),
-    LadderStep("one_burst", _SHORT, "groups", "all keys of a short sequence are on their way at once"),
+    LadderStep("one_burst", _SHORT, "groups", "all keys of a short sequence are loaded at once"),
     LadderStep("staggered", _SHORT + "+STAGGERED=1", "one_burst", "half of the groups copy while the others compute"),
     LadderStep("tensor_sums", "flagship:TILE_M=64+STAGES=2+TENSOR_SUMS=1", "registers",
                "row sums on tensor cores, too"),

@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(found))
     wrong = unexplained(found)
     for one in wrong:
-        print(f"error: reached by no shape, or reached against UNREACHED: {one}", file=sys.stderr)
+        print(f"error: no shape reaches this tiling, or one does and UNREACHED names it: {one}", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -285,7 +285,7 @@ VARIANTS: dict[str, Variant] = {
             parameters=(
                 Parameter("WARPS", (4, 8), 8, "warps per block, which divide its keys"),
                 Parameter(
-                    "BUFFERS", (1, 2), 2, "tiles of keys in a warp's registers: one in use, the others on their way"
+                    "BUFFERS", (1, 2), 2, "tiles of keys in a warp's registers: one in use, the others being loaded"
                 ),
             ),
             dtypes=("float16", "bfloat16"),

@@ -249,7 +249,7 @@ def judge(got: Any, expected: Expected) -> Verdict:
         expected.theirs,
     )
     if error.nan or error.inf:
-        what = f"{error.nan} NaN and {error.inf} infinite outputs (outputs start as NaN: unwritten ones count)"
+        what = f"{error.nan} NaN and {error.inf} infinite outputs (outputs start as NaN, so unwritten outputs count)"
         return Verdict(error, tolerance, math.inf, what)
     used, fault = max(_used(got - right, expected), key=lambda found: found[0])
     return Verdict(error, tolerance, used, fault if used > 1 else None)
@@ -260,7 +260,7 @@ def _used(wrong: Any, expected: Expected) -> Iterator[tuple[float, str]]:
     right, spread, drift = expected.right, expected.spread, expected.drift
     size = abs(wrong) / (spread.variance**0.5 + drift * abs(right))
     most = float(size.max())
-    yield most / (MARGIN * Z), f"an error is {most:.3g} standard deviations of a right kernel's, {MARGIN * Z:g} pass"
+    yield most / (MARGIN * Z), f"an error is {most:.3g} standard deviations of a correct kernel (limit {MARGIN * Z:g})"
     power, squares, along = (right * right).sum(-1), (wrong * wrong).sum(-1), (wrong * right).sum(-1)
     variance = spread.variance.sum(-1) + drift**2 * power
     if expected.by_row:
@@ -277,7 +277,7 @@ def _used(wrong: Any, expected: Expected) -> Iterator[tuple[float, str]]:
 def _compared(of: str, squares: Any, variance: Any, count: Any) -> Iterator[tuple[float, str]]:
     ratio = (squares / variance) ** 0.5
     used, most = ratio / (MARGIN * _chance(count)), float(ratio.max())
-    yield float(used.max()), f"the RMS error of {of} is up to {most:.3g} times that of a right kernel"
+    yield float(used.max()), f"the RMS error of {of} is up to {most:.3g} times that of a correct kernel"
 
 
 def _gain(of: str, along: Any, power: Any, variance: Any, drift: float) -> Iterator[tuple[float, str]]:

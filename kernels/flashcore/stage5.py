@@ -109,7 +109,7 @@ def candidate(label: str, name: str, out: Path, artifacts: Path, checks: Sequenc
     """
     check = next((found for folder in checks if (found := _of(folder, "correctness", label))), None)
     if check is None:
-        raise Unavailable(f"{label} was not checked", hint="an earlier step of the job does it")
+        raise Unavailable(f"{label} was not checked", hint="an earlier step of the job checks it")
     summary = check["summary"]
     errors = {
         "correctness_pass": summary["failed"] == 0 and summary["passed"] == summary["total"] > 0,

@@ -115,7 +115,7 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
 def release_lost(services: Services, cloud: Cloud, project: str) -> None:
     """Releases reservations for machines that are off and whose run or session has no record any more."""
     for one in settle_lost(services, cloud, project):
-        what = f"${one.usd:.2f} was reserved for {one.owner_id}, which has no record any more; fcctl released it"
+        what = f"${one.usd:.2f} was reserved for {one.owner_id}, which no longer has a record; fcctl released it"
         services.observer.note(f"{one.instance} is off: {what} (its actual cost: fcctl cost ledger)")
 
 

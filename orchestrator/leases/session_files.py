@@ -90,7 +90,7 @@ class SessionFiles:
             new.mkdir()
             lock = OwnerLock.take(new / LOCK, self._clock.now())
             if lock is None:
-                raise FileExistsError(17, "another process has this session", str(new / LOCK))
+                raise FileExistsError(17, "another process uses this session", str(new / LOCK))
             write_atomic(new, PLAN, json.dumps(plan).encode())
             new.rename(folder)
             sync_folder(self._folder)

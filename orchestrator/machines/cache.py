@@ -87,7 +87,7 @@ class FileMachineCache:
         """See the port. The kernel's lock on a file beside the machine's own, which is never removed. Raises
         ValueError: there is no machine of such a name; FcctlError: the folder cannot be written."""
         if not _are_names(project, name):
-            raise ValueError(f"no machine's name: {name!r} in {project!r}")
+            raise ValueError(f"not a machine name: {name!r} in {project!r}")
         from orchestrator.base.journal import OwnerLock
 
         path = self._file(project, name).with_suffix(".lock")
@@ -138,5 +138,5 @@ def _endpoint(text: bytes) -> Endpoint:
         raise ValueError("another version's file")
     endpoint = _stored().validate_json(text, strict=True)
     if not all(map(is_host_key, endpoint.host_keys)) or not _are_names(endpoint.project, endpoint.name):
-        raise ValueError("no host key, or no name")
+        raise ValueError("a host key or a name is invalid")
     return endpoint

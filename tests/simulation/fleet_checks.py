@@ -26,7 +26,7 @@ def check_in_order(fleet: Fleet, told: Told, struck_at: float | None) -> None:
     if fleet.world.now - over_at > LET_GO_S:
         raise Violation(f"nothing went wrong, and at its end the fleet took {fleet.world.now - over_at:.0f} s")
     for name in fleet.story.names[1:] if struck_at is None else ():
-        if not any(note.startswith((f"host {name}: 1 x card", f"host {name}: left out")) for note in told.notes):
+        if not any(note.startswith((f"host {name}: 1 x card", f"host {name}: not used")) for note in told.notes):
             raise Violation(f"nothing went wrong, and {name} was never in the search")
 
 

@@ -137,7 +137,7 @@ class Machine(Guest):
         if part is None or name in run.there:
             return
         if not machine.fits:
-            run.says(f"host {name}: left out: its GPU is another")
+            run.says(f"host {name}: not used: its GPU is another")
             machine._ends(part, "passed", 0)
             return
         run.says(f"host {name}: " + ("back, " if name in run.were else "") + "1 x card")

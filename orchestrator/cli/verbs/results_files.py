@@ -198,7 +198,7 @@ def size(text: str) -> int:
     "--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="Keep this many newest runs."
 )
 @click.option("--keep-best", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Keep runs that have one of this many best times of a benchmark.")  # fmt: skip
+              help="Keep the runs with this many best times of each benchmark.")  # fmt: skip
 @click.option("--job", help="Only runs of this job.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be deleted; delete nothing.")
 def prune(

@@ -128,7 +128,7 @@ def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
 @session.command()
 @click.argument("name", required=False, metavar="[SESSION]")
 def report(cli: Cli, name: str | None) -> None:
-    """Print the report of SESSION (default: the last), as Markdown, for the person who continues.
+    """Print the report of SESSION (default: the last), as Markdown, for the person who continues the work.
 
     Its runs, the best results, runs that did not pass, cost by activity, open targets, next levers and next commands.
     Each session writes it when it ends: report.md and report.json in results/sessions/SESSION/.

@@ -188,7 +188,7 @@ def _receive(shim: socket.socket) -> tuple[list[str], int, int]:
             raise OSError("the shim ended")
         data += more
     if len(fds) != 2:
-        raise OSError("no descriptors came")
+        raise OSError("no file descriptors were received")
     for descriptor in fds:
         os.set_blocking(descriptor, True)  # openrsync's do not block; its own end of the socket pair keeps its mode
     return json.loads(data), fds[0], fds[1]

@@ -109,7 +109,7 @@ class _Release:
 
     def release(self, request: ReleaseRequest, machine: Machine | None) -> Released:
         if machine is None:
-            return self._gone(request, "the machine does not exist (any more)")
+            return self._gone(request, "the machine does not exist, or no longer exists")
         if request.instance_id is not None and machine.id != request.instance_id:
             return self._gone(request, "it was deleted, and another machine has its name now")
         is_ours = MANAGED_LABEL in machine.labels

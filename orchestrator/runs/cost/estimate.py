@@ -358,7 +358,7 @@ def _refuse_if_dearer(target: CloudTarget, budget: Budget, found: tuple[Hardware
         f" at ${price:.2f} an hour; configured is a {named.text} at ${planned:.2f} at most",
         cause="the cloud bills the existing machine, not the configured one",
         hint="add --accept-price to compute with its price, within the caps; or set machine_type, accelerators and"
-        f" provisioning of [targets.{target.name}] to what it is",
+        f" provisioning of [targets.{target.name}] to those of this machine",
     )
 
 

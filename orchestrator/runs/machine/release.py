@@ -52,7 +52,7 @@ class Releaser:
             self._log("released", how="untouched")
             return
         if self._lease.acquired().get("joins") or self._did_nothing_there():
-            self._log("released", how="used", by="the one who started it")
+            self._log("released", how="used", by="its earlier owner")
             return
         user = self._user_of_it()
         if user is not None:
@@ -97,7 +97,7 @@ class Releaser:
             return
 
         def is_on(machine: Machine) -> str | None:
-            return None if machine.power is Power.STOPPED else "the one who started it"
+            return None if machine.power is Power.STOPPED else "its earlier owner"
 
         #: When it went off, which what becomes of it now does not change.
         off = next((e.data.get("at") for e in reversed(self._lease.entries()) if e.kind == "stopped"), None)
@@ -245,8 +245,7 @@ class Releaser:
         self._log("unreleased", reason=error.message, cause=error.cause, until=until)
 
     def _record_pending(self, error: FcctlError, itself: str = "") -> None:
-        cause = f" ({error.cause})" if error.cause else ""
-        what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
+        what = f"{self._target.instance} could not be stopped: {error.one_line}{itself}"
         self._services.observer.note(f"{what}. Check it: fcctl hosts audit")
         self._add_pending(tried=self._services.clock.now(), why=error.message)
 

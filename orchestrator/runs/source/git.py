@@ -261,7 +261,7 @@ def _link(root: Path, path: str, skipped: list[str]) -> TreeEntry | None:
     real = os.path.realpath(root / path)
     inside = not os.path.isabs(target) and lexical.split("/")[0] != ".."  # noqa: PTH117
     if not inside or not Path(real).is_relative_to(root):
-        skipped.append(f"{path}: a link to a place outside the workspace")
+        skipped.append(f"{path}: a link to a path outside the workspace")
         return None
     return SourceHashes.link(path, target)
 

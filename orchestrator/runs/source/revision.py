@@ -136,7 +136,7 @@ def _repository(workspace: Path, name: str) -> tuple[Path, str]:
         outside = "not a git repository" in str(error)
         raise ConfigError(
             f"--rev {name} needs a git repository",
-            cause=f"{workspace} is in none" if outside else str(error),
+            cause=f"{workspace} is not in a git repository" if outside else str(error),
             hint="run without --rev, or: git init" if outside else f"git -C {workspace} status",
         ) from None
 

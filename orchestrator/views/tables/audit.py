@@ -129,9 +129,9 @@ def print_rebuilt(rebuilt: Rebuilt, console: Console, *, dry_run: bool) -> None:
 
 def _rebuilt_lines(rebuilt: Rebuilt, *, dry_run: bool) -> Iterator[Piece]:
     if not (rebuilt.runs or rebuilt.power or rebuilt.reservations):
-        yield "nothing to add to the spending log"
+        yield "nothing to add to the ledger"
     else:
-        yield "would be added to the spending log:" if dry_run else "added to the spending log:", "bold"
+        yield "would be added to the ledger:" if dry_run else "added to the ledger:", "bold"
         yield f"  runs                {len(rebuilt.runs)}, ${rebuilt.usd:.2f}"
         yield f"  records of machines {len(rebuilt.power)}"
         yield f"  reservations        {len(rebuilt.reservations)}"

@@ -107,7 +107,7 @@ class FrameWriter:
             frame = {**frame, "blob": len(blob)}
         line = files.to_json(frame)
         if len(line) > MAX_FRAME_BYTES:
-            raise BadFrame("the reply has %d bytes, which is more than a message may have" % len(line))
+            raise BadFrame("the reply has %d bytes, more than the limit of a message" % len(line))
         with self._lock:
             files.write_all(self._fd, line + b"\n")
             if blob:

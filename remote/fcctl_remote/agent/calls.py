@@ -235,7 +235,7 @@ def _is_whole(run: RunLayout, snapshot: dict[str, Any]) -> bool:
 def _same_snapshot(present: Any, digest: str) -> wire.Snapshot:
     made = wire.decode(wire.Snapshot, present)
     if made.tree_sha256 != digest:
-        raise Refusal("conflict", "the run already has a snapshot of different source", "use a new run id")
+        raise Refusal("conflict", "the run already has a snapshot of other source files", "use a new run id")
     return made
 
 

@@ -177,7 +177,7 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
         )
     if before.tree_sha256 != plan.tree_sha256:
         raise Refusal(
-            "conflict", "run %s used different source" % plan.resume_from, "start the job again from its first step"
+            "conflict", "run %s used other source files" % plan.resume_from, "start the job again from its first step"
         )
     if not lost.write_lost_outcome(earlier):
         raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see its state: fcctl ps")

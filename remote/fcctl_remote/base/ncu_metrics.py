@@ -35,7 +35,7 @@ METRICS = (
     Metric("memory_throughput_pct", "%", ("gpu__compute_memory_throughput" + _ELAPSED,)),
     Metric("occupancy_pct", "%", ("sm__warps_active" + _ACTIVE,), "occupancy"),
     Metric("theoretical_occupancy_pct", "%", ("sm__maximum_warps_per_active_cycle_pct",)),
-    Metric("dram_throughput_pct", "%", _DRAM, "DRAM of peak"),
+    Metric("dram_throughput_pct", "%", _DRAM, "DRAM throughput"),
     Metric("dram_bytes_read", "B", ("dram__bytes_read.sum",)),
     Metric("dram_bytes_written", "B", ("dram__bytes_write.sum",)),
     Metric("l2_hit_pct", "%", ("lts__t_sector_hit_rate.pct",), "L2 hits"),

@@ -112,11 +112,11 @@ def _health(gpu: _Facts) -> Iterator[_Check]:
         hint = "reset or replace the GPU: results may be wrong (nvidia-smi -q -d ECC)"
         yield "gpu.ecc", "fail", "%d uncorrected memory errors" % gpu["ecc_uncorrected"], hint
     if gpu["mig"]:
-        hint = "benchmarks see only a part of the GPU; to use all of it: sudo nvidia-smi -mig 0"
+        hint = "benchmarks can use only a part of the GPU; to use all of it: sudo nvidia-smi -mig 0"
         yield "gpu.mig", "warn", "MIG mode is on", hint
     if (gpu["utilization_pct"] or 0) > 10 or (gpu["memory_used_mb"] or 0) > 2048:
         message = "in use: %s %%, %s MiB" % (gpu["utilization_pct"], gpu["memory_used_mb"])
-        yield "gpu.busy", "warn", message, "see the processes: nvidia-smi; benchmarks next to other work are unreliable"
+        yield "gpu.busy", "warn", message, "see the processes: nvidia-smi; other work on the GPU distorts times"
 
 
 def _cuda(document: _Facts, expect: str) -> Iterator[_Check]:

@@ -53,7 +53,7 @@ def lacking(image: str, needs: Iterable[wire.Needs], env: Mapping[str, str]) -> 
     docker = programs.which("docker", env)
     if docker is None:
         hint = "install it on the machine (https://docs.docker.com/engine/install) and nvidia-container-toolkit"
-        return "this machine has no docker, which `container` needs", hint + " for its GPU, or leave `container` out"
+        return "this machine has no docker, which `container` needs", hint + " for its GPU, or remove `container`"
     server = programs.run([docker, "version", "--format", "{{.Server.Version}}"], ASK_TIMEOUT_S, env)
     if not server.ok:
         if "permission denied" in server.err.lower():

@@ -125,14 +125,14 @@ def _taken(
     for count, (name, value) in enumerate(read(lines)):
         found.setdefault(name, []).append((headings.above, value))
         if len(found) > most or count >= MAX_ROWS * 10:
-            raise ReaderError("more than %d figures, or of more than %d names" % (MAX_ROWS * 10, most))
+            raise ReaderError("more than %d values, or more than %d different names" % (MAX_ROWS * 10, most))
     samples: dict[str, list[float]] = {}
     for name, values in found.items():
         told = apart(above for above, _ in values)
         for above, value in values:
             samples.setdefault(clean(" ".join(filter(None, (told[above], name))), 200), []).append(value)
     if len(samples) > most:
-        raise ReaderError("figures of more than %d names" % most)
+        raise ReaderError("values with more than %d different names" % most)
     return samples
 
 

@@ -210,10 +210,10 @@ class StepRun:
         if how == "timed_out":
             result.status = "timed_out"
             result.message = "ran longer than its timeout of %g s and was ended" % self.spec.timeout_s
-            result.hint = "raise the step's timeout, or give the step less work"
+            result.hint = "raise the step's timeout, or reduce the work of the step"
         elif how == "run_limit":
             result.status, result.message = "timed_out", self.control.message
-            result.hint = "raise the job's budget.minutes, or give the job less work"
+            result.hint = "raise the job's budget.minutes, or reduce the work of the job"
         elif how != "exited":
             result.status, result.message = "cancelled", self.control.message
             result.hint = IDLE_HINT if how == "idle" else None
@@ -280,7 +280,7 @@ class StepRun:
             )
         if ended.immortal:
             self.control.warn(
-                "step '%s': processes that survive SIGKILL: %d; the driver may hang" % (self.spec.id, ended.immortal)
+                "step '%s': %d processes survived SIGKILL; the driver may hang" % (self.spec.id, ended.immortal)
             )
 
     def _warn_of_replaced(self) -> None:
@@ -288,7 +288,7 @@ class StepRun:
         own = (self.place.log, run.events, run.telemetry, run.heartbeat, run.plan, run.outcome)
         replaced = [run.relative(path) for path in own if files.is_replaced(path)]
         if replaced:
-            what = "step '%s' replaced these files by something that is not a regular file: %s"
+            what = "step '%s' replaced these files with something that is not a regular file: %s"
             self.control.warn(what % (self.spec.id, ", ".join(replaced)))
 
     def _judge(self) -> None:

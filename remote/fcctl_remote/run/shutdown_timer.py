@@ -189,7 +189,7 @@ def _set_timer(deadline: float) -> tuple[str, str | None]:
     shutdown = which("shutdown")
     if shutdown is None:
         raise Refusal("denied", "the machine has no shutdown and no systemd-run for a shutdown timer", SUDO_HINT)
-    argv = [shutdown, "-P", "+%d" % (seconds // 60), "fcctl: the shutdown timer of this machine ends"]
+    argv = [shutdown, "-P", "+%d" % (seconds // 60), "fcctl: this machine shuts down when its timer ends"]
     fault = _run(argv)
     if fault is not None:
         _run([shutdown, "-c"])  # some shutdowns refuse a second timer

@@ -178,7 +178,7 @@ class Run:
             progress.write()
             if not any(r.state == "complete" for r in study.records()):
                 raise TuneError(
-                    "none of the %d trials works" % len(study.records()),
+                    "none of the %d trials succeeded" % len(study.records()),
                     "see the reasons in %s" % os.path.join(self.out, "tune_log.csv"),
                 )
             if not self.options.no_final:
@@ -342,7 +342,7 @@ class ProgressFiles:
     def line(self, record: TrialRecord) -> str:
         """``trial  12 of 128  complete  0.8734  best 0.8511 (trial 7)  BLOCK=128 UNROLL=2``."""
         value = "%8.4f" % record.value if record.value is not None else "%8s" % "-"
-        best = "best %.4f (trial %d)" % (self._best.value or 0.0, self._best.number) if self._best else "no best yet"
+        best = "best %.4f (trial %d)" % (self._best.value or 0.0, self._best.number) if self._best else "no result yet"
         shown = self.study.space.key(record.params)
         if record.reason:
             shown = "%s   %s" % (one_line(record.reason, SHOWN), shown)

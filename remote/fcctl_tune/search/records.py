@@ -98,7 +98,7 @@ def objective(per_case: Mapping[str, float], default: Mapping[str, float], direc
     for case, reference in default.items():
         figure = per_case.get(case, math.nan)
         if not (0 < figure < math.inf and 0 < reference < math.inf):
-            raise ValueError(f"case {case}: {figure} against the default's {reference}")
+            raise ValueError(f"case {case}: {figure}, the default has {reference}")
         ratios.append(reference / figure if direction == "max" else figure / reference)
     if not ratios:
         raise ValueError("no case was measured")

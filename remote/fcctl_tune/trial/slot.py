@@ -190,7 +190,7 @@ class Slot:
             per = reply.get("per")
             if not isinstance(per, list) or len(per) != len(many):
                 raise Failed(
-                    "bench_failed", "turns: the reply has no list for each of the %d configurations" % len(many)
+                    "bench_failed", "turns: the reply must have one list for each of the %d configurations" % len(many)
                 )
             figures = [_positive(one) for one in per]
             counts = sorted({len(one) for one in figures})

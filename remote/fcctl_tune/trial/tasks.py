@@ -32,7 +32,7 @@ OUTPUTS = "outputs.json"
 #: An error line of a compiler, an assembler or a linker.
 ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*:|undefined (?:reference|symbol)")
 SHARED_CHANGED = (
-    "the command changed %s, which all trials share (as all programs and large files): write a new file instead"
+    "the command changed %s, which all trials share (like all programs and large files): write a new file instead"
 )
 SPACE_TIMEOUT_S = 300.0
 #: The state if a command succeeds and its files cannot be read.

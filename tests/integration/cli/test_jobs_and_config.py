@@ -185,7 +185,7 @@ def test_a_dry_run_tells_settings_conditions_and_what_stays_here(fcctl: Fcctl, w
     large = "weights.bin has 60 MB; to leave it out, add it to .gitignore\n"
     shown = fcctl("run", "planned", "--on", "local", "--set", "BLOCK=512", "--dry-run", cwd=workspace).out
     assert (
-        "\nnot sent    data: a link to a place outside the workspace\nlarge       "
+        "\nnot sent    data: a link to a path outside the workspace\nlarge       "
         + large
         + "env         BLOCK=512  NOTE=a\n"
         in shown

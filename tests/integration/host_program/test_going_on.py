@@ -50,7 +50,7 @@ def test_of_a_run_that_is_not_here_nothing_is_left(agent: Agent) -> None:
 
 def test_another_source_is_another_run(agent: Agent) -> None:
     first = agent.passed(step("build", "true"))
-    with pytest.raises(CallFailed, match=r"conflict: .* different source"):
+    with pytest.raises(CallFailed, match=r"conflict: .* other source files"):
         go_on(agent, first, step("use", "true"), tree="1" * 64)
 
 

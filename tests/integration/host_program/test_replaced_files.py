@@ -202,7 +202,7 @@ def test_a_step_is_told_of_what_it_replaced_and_the_next_one_writes_files_again(
     (warning,) = [event.data["message"] for event in events if event.type == "warning"]
     assert (
         warning
-        == "step 'a' replaced these files by something that is not a regular file: steps/a/log.txt, events.jsonl"
+        == "step 'a' replaced these files with something that is not a regular file: steps/a/log.txt, events.jsonl"
     )
 
 

@@ -182,7 +182,7 @@ def test_hosts_come_late_die_and_come_back_and_so_does_the_search(fleet: Fleet) 
     assert other.wait() == 0, fleet.everything()
     reason = "its GPU is Card B, but the search uses Card A: their times cannot be compared"
     assert f"ended: {reason}" in fleet.said("c")
-    assert f"host c: left out: {reason}" in fleet.said("a")
+    assert f"host c: not used: {reason}" in fleet.said("a")
     fleet.until("a", "host b: 1 x Card A, ")
     wait_for(lambda: len(fleet.told()) == 4)
 

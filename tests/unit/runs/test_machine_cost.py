@@ -137,7 +137,7 @@ def test_one_that_was_on_already_is_paid_for_from_when_the_run_took_it() -> None
     assert (record.released, record.ended) == ("kept", None)
 
 
-GONE = {"how": "gone", "reason": "the machine does not exist (any more)"}
+GONE = {"how": "gone", "reason": "the machine does not exist, or no longer exists"}
 
 
 def test_one_that_was_deleted_unseen_is_paid_for_until_then() -> None:

@@ -59,7 +59,7 @@ def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: st
         seen.membership.look(there, now)
     assert seen.names() == []
     assert seen.told == [("b:m1", reason)]
-    assert seen.said == [f"host b: left out: {reason}"]
+    assert seen.said == [f"host b: not used: {reason}"]
 
 
 def test_workers_of_others_are_none_of_ours() -> None:

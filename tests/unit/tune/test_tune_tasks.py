@@ -298,7 +298,7 @@ def test_turns_take_everyone_early_as_often_as_late(tmp_path: Path) -> None:
         ([[5.0] * 14] * 2, ""),
         ([[2.0], [1.0]], "has 1 values for each configuration; 28 were"),
         ([[5.0] * 28, [5.0] * 6], "has 6 or 28 values for each"),
-        ([[5.0] * 28], "has no list for each of the 2"),
+        ([[5.0] * 28], "must have one list for each of the 2"),
     ],
 )
 def test_one_that_serves_and_leaves_turns_out_measured_nothing(
