@@ -187,7 +187,7 @@ def _notices(services: Services, left: Sequence[LeftOn]) -> list[str]:
         return [*problems, error.one_line]
     if damaged:
         lines, are = ("1 line", "is") if damaged == 1 else (f"{damaged} lines", "are")
-        problems.append(f"{lines} of the cost ledger cannot be read, and {are} not counted: fcctl cost rebuild")
+        problems.append(f"{lines} of the ledger cannot be read, and {are} not counted: fcctl cost rebuild")
     return problems
 
 

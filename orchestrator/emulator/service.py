@@ -146,8 +146,7 @@ class Service:
         call = Call(self._world, route.action, path, at, query, body, fault)
         do = fault.do if fault is not None else NOTHING
         if do.delay is not None:
-            end = self._world.now() + do.delay
-            self._world.timeline.wait(end, lambda: False, real_limit_s=_LONGEST_DELAY_S)
+            self._sleep(do.delay)
         if do.http is not None:
             raise do.http.error()
         if do.drop == "before":
@@ -194,6 +193,10 @@ class Service:
             if len(self._recent) >= scenario.requests_per_minute:
                 raise ApiError("rateLimitExceeded", "Quota exceeded for quota metric 'Queries' of service compute.")
             self._recent.append(now)
+
+    def _sleep(self, seconds: float) -> None:
+        """Waits emulated seconds. A method of its own: a test of two commands at once waits in it."""
+        self._world.timeline.wait(self._world.now() + seconds, lambda: False, real_limit_s=_LONGEST_DELAY_S)
 
 
 def _check_uuid(text: str) -> None:

@@ -340,10 +340,10 @@ def _since_last_seen(history: ResourceHistory, record: ResourceRecord, since: fl
         if history.last.missed:
             weaker, why = (
                 "upper_bound",
-                why or f"it did not exist any more on {_day(end)}; the time of its deletion is unknown",
+                why or f"it no longer existed on {_day(end)}; the time of its deletion is unknown",
             )
     elif now - since > FRESH_S:
-        weaker, why = "estimated", why or f"last seen on {_day(record.seen)}, assumed to exist still; {ASK}"
+        weaker, why = "estimated", why or f"last seen on {_day(record.seen)}, fcctl assumes that it still exists; {ASK}"
     return _Period(since, end, record, "unpriced" if sure == "unpriced" else weaker, why)
 
 

@@ -185,7 +185,7 @@ class SpendingBook:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        with disk_errors("write the book of spending", self._folder):
+        with disk_errors("write the ledger", self._folder):
             make_folders(self._folder, 0o700)
             lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode=0o600)
         try:
@@ -202,7 +202,7 @@ class SpendingBook:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise ConflictError(
-                        f"another fcctl has locked the book of spending for more than {PATIENCE_S:.0f} s",
+                        f"another fcctl has locked the ledger for more than {PATIENCE_S:.0f} s",
                         cause=f"it holds the lock {self._folder / LOCK}",
                         hint=f"find that process: fuser {self._folder / LOCK}; then run the command again",
                     ) from None
@@ -212,7 +212,7 @@ class SpendingBook:
 
     def _append(self, lines: list[Line]) -> None:
         state, before = self._state, self._state.length
-        with disk_errors("write the book of spending", self._folder):
+        with disk_errors("write the ledger", self._folder):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(self._folder / NAME, flags, mode=0o600)
             try:
@@ -235,7 +235,7 @@ class SpendingBook:
         """Write the book anew without what counts no more, if that halves it."""
         content = b"".join(_encoded([line]) for line in _live(self._state))
         if not self._state.damaged and len(content) < self._state.length / 2:
-            with disk_errors("compact the book of spending", self._folder):
+            with disk_errors("compact the ledger", self._folder):
                 write_atomic(self._folder, NAME, content, mode=0o600)
             self._read()
 
@@ -245,7 +245,7 @@ class SpendingBook:
             if not change.state.damaged:
                 return None
             aside = self._folder / f"book.damaged-{int(self._clock.now())}.jsonl"
-            with disk_errors("write the book of spending", self._folder):
+            with disk_errors("write the ledger", self._folder):
                 write_atomic(self._folder, aside.name, (self._folder / NAME).read_bytes(), mode=0o600)
                 whole = b"".join(_encoded([line]) for line in _all(change.state))
                 write_atomic(self._folder, NAME, whole, mode=0o600)

@@ -16,6 +16,7 @@ from orchestrator.base import times
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
 from orchestrator.base.journal import LOOK_S
 from orchestrator.base.json_text import Budget
+from orchestrator.base.sanitize import part
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.results import documents
@@ -60,7 +61,7 @@ def resume_run(
         )
     if helped := plan.get("builds_for"):
         raise ConflictError(f"run {run_id} only compiled for run {helped}", hint="start a new run")
-    _check_last(services, run_id, str((plan.get("plan") or {}).get("job")))
+    _check_last(services, run_id, str(part(plan, "plan", "job")))
     resume = _Resume(services, run_id, agree, price, timeout_s)
     begun = None if services.store.is_complete(run_id) else resume.from_disk()
     later, link, active = begun or resume.from_home()
@@ -222,7 +223,7 @@ def _check_last(services: Services, run_id: str, job: str) -> None:
 
 
 def _follows(run_id: str, plan: Mapping[str, Any] | None) -> bool:
-    return ((plan or {}).get("plan") or {}).get("resume_from") == run_id
+    return bool(part(plan, "plan", "resume_from") == run_id)
 
 
 def _waits(driver: Driver) -> bool:

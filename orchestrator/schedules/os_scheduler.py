@@ -270,7 +270,7 @@ def launchd_findings(entry: Entry, firings: Iterable[tuple[str, str]]) -> Iterat
         )
         why = f"programs that launchd starts cannot access ~/{blocked}, unless Python has Full Disk Access"
         yield Finding("schedules", "folder", "warn", why, " && ".join(map(shlex.join, move)))
-    for where, text in [("the last call", _last_complaint(entry)), *firings]:
+    for where, text in [("last start by launchd", _last_complaint(entry)), *firings]:
         for words, why, fix in _REFUSED:
             if words in text:
                 yield Finding("schedules", where, "fail", why, fix.format(python=os.path.realpath(sys.executable)))

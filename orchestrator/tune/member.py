@@ -184,9 +184,7 @@ class Member:
             return False
         left = self._agreed_usd - self.usd if self._agreed_usd > 0 else None
         if left is not None and left <= 0:
-            self._events.note(
-                f"{why}, and not started again: it has spent the ${self._agreed_usd:.2f} that it may cost"
-            )
+            self._events.note(f"{why}, and not started again: it has reached its cost limit of ${self._agreed_usd:.2f}")
             return False
         try:
             self._next = self._again(left)

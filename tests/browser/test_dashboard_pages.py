@@ -118,7 +118,7 @@ def test_runs_are_chosen_in_a_list_and_compared(page: Any) -> None:
     compare = page.get_by_role("button", name="Compare")
     assert compare.is_disabled()
     page.get_by_label(f"Compare {RUN}").check()
-    assert page.locator("#pick [role=status]").inner_text() == "1 chosen; choose another."
+    assert page.locator("#pick [role=status]").inner_text() == "1 chosen; choose one more."
     page.get_by_label(f"Compare {OLDER}").check()
     compare.click()
     assert page.get_by_label(f"Compare {OLDER}").is_checked(), "the choice can be changed on the page of the answer"

@@ -188,7 +188,7 @@ def share(reader: Reader) -> None:
 
 def spend(reader: Reader) -> None:
     printed = reader.follow("spend")
-    assert "at worst" in printed
+    assert "worst case" in printed
     assert "100.00" in printed, "the cap of the project"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tests.simulation.judge import outcome
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
 from tests.simulation.schedule import Schedule, draw
 from tests.simulation.shrink import shrink
-from tests.simulation.world import Actor, Fault
+from tests.simulation.world import Actor, Fault, Kind
 
 #: Each time, and of `make test-all`; `make simulate` plays ten times as many, or as many as you like.
 SCHEDULES, ALL_SCHEDULES, CHUNK = 100, 2000, 25
@@ -109,6 +111,30 @@ ONCE_FOUND = [
 @pytest.mark.parametrize("schedule", ONCE_FOUND, ids=str)
 def test_what_was_found_once_stays_mended(schedule: Schedule) -> None:
     assert outcome(schedule) is None
+
+
+#: A run that creates its machine, one that wakes it, one that a builder compiles for; and a session.
+KILLED = {
+    "created": Schedule(1, (), ("run", "ps"), exists=False),
+    "woken": Schedule(1, (), ("run", "ps")),
+    "with a builder": Schedule(1, (), ("run", "ps"), builder=True),
+    "session": Schedule(1, (), ("session", "session stop", "ps")),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["kill", "kill_after"])
+@pytest.mark.parametrize("schedule", KILLED.values(), ids=KILLED)
+def test_killed_at_every_line_of_its_journals(schedule: Schedule, kind: Kind, tmp_path: Path) -> None:
+    """A few of them by SIGKILL: test_killed_with_a_machine_on, test_killed_then_audited, test_builder and
+    test_session_killed."""
+    played = Episode(schedule, tmp_path)
+    played.play()
+    written = re.compile(r": journal |: session (?!ended|stop)")
+    lines = [int(line.split()[1]) for line in played.world.trace if written.search(line)]
+    assert len(lines) >= (6 if "session" in schedule.commands else 15)
+    failures = [outcome(replace(schedule, faults=(Fault(at, kind),))) for at in lines]
+    assert list(filter(None, failures)) == []
 
 
 @pytest.mark.parametrize("jump", [86400.0, -86400.0])

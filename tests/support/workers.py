@@ -28,8 +28,8 @@ FORKS = sys.platform != "darwin"
 OF_THE_FIRST = ("terminalreporter", "junitxml", "durations", "again")
 #: So long, in seconds, are the batches of tests that might be run apart: a worker need not ask after each.
 BATCH_S = 0.5
-#: Of a test that has not run here yet, and of one that is marked ``first``.
-UNKNOWN_S, FIRST_S = 0.1, 60.0
+#: Of a test that has not run here yet, and of one that is marked ``full`` (a batch of its own) or ``first``.
+UNKNOWN_S, FULL_S, FIRST_S = 0.1, 1.0, 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +67,8 @@ def batches(items: Sequence[pytest.Item], seconds: Mapping[str, float], workers:
     took: list[float] = []
     latest: dict[str, int] = {}
     for number, item in enumerate(items):
-        unknown = FIRST_S if item.get_closest_marker("first") else UNKNOWN_S
+        marked = [seconds for name, seconds in (("first", FIRST_S), ("full", FULL_S)) if item.get_closest_marker(name)]
+        unknown = marked[0] if marked else UNKNOWN_S
         group, needs = group_of(item), seconds.get(item.nodeid, unknown)
         key = group or f"of {item.path}"
         at = latest.get(key)
@@ -108,6 +109,7 @@ class Pool:
             pytest.Session.Interrupted: a plugin has asked to stop.
         """
         host_program.built()
+        self._session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # each would empty it
         try:
             for _ in range(self._count):
                 self._start()

@@ -135,11 +135,13 @@ def test_the_slowest_begin_first_and_groups_stay_whole() -> None:
         by_name = {mark.name: mark for mark in marks}
         return SimpleNamespace(nodeid=name, path=Path(name.partition(":")[0]), get_closest_marker=by_name.get)
 
-    group, first = pytest.mark.group("one").mark, pytest.mark.first.mark
+    group, first, full = pytest.mark.group("one").mark, pytest.mark.first.mark, pytest.mark.full.mark
     items = [item("a:1"), item("a:2", group), item("b:1", first), item("b:2", group), item("c:1"), item("c:2")]
     known = {"a:1": 9.0, "a:2": 3.0, "b:2": 3.0, "c:1": 5.0, "c:2": 0.1}
     assert list(workers.batches(items, known, workers=1)) == [[2], [0], [1, 3], [4], [5]]
     assert list(workers.batches(items, {**known, "b:1": 0.2}, workers=1)) == [[0], [1, 3], [4], [2], [5]]
+    unknown = [*(item(f"d:{n}") for n in range(8)), item("e:1", full), item("e:2", full), item("e:3", full, first)]
+    assert list(workers.batches(unknown, {}, workers=1)) == [[10], [8], [9], [0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 @pytest.mark.full

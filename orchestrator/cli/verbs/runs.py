@@ -260,7 +260,7 @@ def _say_remaining(cli: Cli, runs: list[Remaining]) -> None:
         cli.note(f"{run.run_id} {remaining_text(run)}")
     if runs:
         names = runs[0].run_id if len(runs) == 1 else ""
-        cli.note(f"run this command again when they have ended, or wait: fcctl pull-results --wait {names}".rstrip())
+        cli.note(f"run this command again then, or wait: fcctl pull-results --wait {names}".rstrip())
 
 
 def _wake(

@@ -66,11 +66,10 @@ def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str
     deadline = clock.monotonic() + STOP_LIMIT_S
     while True:
         pending = [change for zone in zones if (change := _pending_start(cloud, zone, target.instance))]
-        machines = find_machines(cloud, target)
-        on = {machine.zone for machine in machines if machine.power is not Power.STOPPED}
-        waiting = next((change for change in pending if change.zone not in on), None)
+        machines = {machine.zone: machine for machine in find_machines(cloud, target)}
+        waiting = next((c for c in pending if not _has_begun(machines.get(c.zone or ""), c)), None)
         if waiting is None:
-            return machines
+            return list(machines.values())
         if clock.monotonic() > deadline:
             raise CloudError(
                 f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
@@ -87,6 +86,14 @@ def _pending_start(cloud: Cloud, zone: str, name: str) -> Operation | None:
         return next((o for o in cloud.operations(zone, name) if o.type in ("insert", "start") and not o.done), None)
     except AuthError:  # operations may not be listed
         return None
+
+
+def _has_begun(machine: Machine | None, start: Operation) -> bool:
+    """Whether the machine shows the effect of ``start``, or was stopped after it began, though it never is DONE."""
+    if machine is None:
+        return False
+    stopped_since = start.state == "RUNNING" and (machine.stopped or 0.0) > (start.started or 0.0)
+    return stopped_since or machine.power is not Power.STOPPED
 
 
 def with_disk_types(cloud: Cloud, machine: Machine) -> Machine:

@@ -369,7 +369,7 @@ def parse(text: str) -> FailOn:
     if match[2] and not match[3] and share >= 1:
         raise UsageError(
             f"--fail-on {text!r}: did you mean {share:g} times slower?",
-            hint=f"write per cent with the sign %: slower:{match[2]}%",
+            hint=f"write a percentage with %: slower:{match[2]}%",
         )
     return FailOn("slower", share)
 
@@ -379,9 +379,7 @@ def failures(comparison: Comparison, conditions: Iterable[FailOn]) -> list[Failu
     failed = []
     for condition in conditions:
         if condition.kind == "missing":
-            failed += [
-                Failure(k.name, k.mode, "missing", "measured before, but not any more") for k in comparison.only_old
-            ]
+            failed += [Failure(k.name, k.mode, "missing", "measured on the old side only") for k in comparison.only_old]
             continue
         for benchmark in comparison.benchmarks:
             if benchmark.verdict != condition.kind:

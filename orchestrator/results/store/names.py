@@ -23,6 +23,7 @@ from orchestrator.base.errors import (
     did_you_mean,
     nearest,
 )
+from orchestrator.base.sanitize import part
 from orchestrator.results.records import RunRow
 
 _NAME = re.compile(r"last(?::(?P<job>[^~]*))?(?P<back>~[0-9]{0,4})?")
@@ -95,7 +96,7 @@ def resolve(name: str, runs: Runs) -> str:
 
 
 def _last(last: Last, runs: Runs) -> str:
-    begun = [i for i in runs.active() if last.job is None or _job_of(i, runs) == last.job]
+    begun = [i for i in runs.active() if last.job is None or part(runs.plan_of(i), "plan", "job") == last.job]
     complete = [row.run_id for row in runs.rows(limit=last.back + 1, job=last.job)]  # the newest first
     # Ids sort by the second they were made in; within one second, what is still active is the newer.
     every = dict.fromkeys([*sorted(begun, reverse=True), *complete])
@@ -103,14 +104,6 @@ def _last(last: Last, runs: Runs) -> str:
     if len(newest) <= last.back:
         raise last.missing(len(newest))
     return newest[last.back]
-
-
-def _job_of(run_id: str, runs: Runs) -> str | None:
-    """The job in an active run's saved plan, which holds the host's plan directly or as ``plan``."""
-    saved = runs.plan_of(run_id) or {}
-    inner = saved.get("plan")
-    job = (inner if isinstance(inner, dict) else saved).get("job")
-    return job if isinstance(job, str) else None
 
 
 def _matches(text: str, active: list[str], runs: Runs) -> list[str]:

@@ -304,7 +304,7 @@ class FileStore:
 
     def _claim(self, run_id: str) -> FileActiveRun | None:
         places = self._places(run_id)
-        with disk_errors("claim the run", places.active):
+        with disk_errors("lock the run", places.active):
             if not places.active.is_dir():
                 raise _not_active(run_id)
             try:

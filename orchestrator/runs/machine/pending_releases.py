@@ -95,8 +95,7 @@ def _try(services: Services, run_id: str, pending: dict[str, Any]) -> bool:
             services.store.remove_pending_release(run_id)
             services.left_on.is_off(run_id)
     except FcctlError as error:
-        why = f" ({error.cause})" if error.cause else ""
-        services.observer.note(f"could not stop the machine of {run_id} again: {error.message}{why}")
+        services.observer.note(f"could not stop the machine of {run_id} again: {error.one_line}")
         _note(services, run_id, {**pending, "tried": services.clock.now(), "why": error.message})
         return False
     return True

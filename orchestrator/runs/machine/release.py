@@ -245,8 +245,7 @@ class Releaser:
         self._log("unreleased", reason=error.message, cause=error.cause, until=until)
 
     def _record_pending(self, error: FcctlError, itself: str = "") -> None:
-        cause = f" ({error.cause})" if error.cause else ""
-        what = f"{self._target.instance} could not be stopped: {error.message}{cause}{itself}"
+        what = f"{self._target.instance} could not be stopped: {error.one_line}{itself}"
         self._services.observer.note(f"{what}. Check it: fcctl hosts audit")
         self._add_pending(tried=self._services.clock.now(), why=error.message)
 

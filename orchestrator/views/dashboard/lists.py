@@ -133,7 +133,7 @@ def _chosen(site: DashboardContext, request: Request) -> list[str]:
 async def compare(site: DashboardContext, request: Request) -> Response:
     """The chosen runs compared with the first of them, above the list to choose from."""
     names = await asyncio.to_thread(_chosen, site, request)
-    problem = f"{len(names)} are chosen, and at most {MOST_SIDES} can be compared." if len(names) > MOST_SIDES else ""
+    problem = f"{len(names)} runs are chosen; at most {MOST_SIDES} can be compared." if len(names) > MOST_SIDES else ""
     runs = [name for name in names if site.store.is_complete(name)]
     values = await asyncio.to_thread(_list, site, request, runs)
     can = 2 <= len(names) <= MOST_SIDES

@@ -66,9 +66,9 @@ def _sections(site: DashboardContext, usd_per_hour: float) -> tuple[list[Section
         last, best, _ = last_and_best(newest, heads)
         name = f"{clean(newest[0].job, 40)} on {clean(newest[0].gpu or newest[0].target, 30)}"
         text = Text(
-            f"{name}, {age(newest[0].created, now)} ago: {sentence(last, ('the best before', best))}", style="answer"
+            f"{name}, {age(newest[0].created, now)} ago: {sentence(last, ('the previous best', best))}", style="answer"
         )
-        above.append(Section("jobs", "Is it better?", [text, jobs_grid(rows, heads, gates, now)]))
+        above.append(Section("jobs", "Faster or slower?", [text, jobs_grid(rows, heads, gates, now)]))
     below = [
         Section("sessions", "Open sessions", list(open_sessions(site.backend.services))[1:]),
         Section("failures", "Failures to check", list(_failures(site, rows, now))),
@@ -115,9 +115,7 @@ def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterato
         what = Cell(f"step {step}: {why}" if step else why, hint and f"hint: {hint}")
         lines.append((run_link(row), Cell(row.status, kind="status"), f"{age(row.created, now)} ago", what))
     if lines:
-        yield Grid(
-            ("run", "status", "when", "message"), tuple(lines), "The newest run of a job and target did not pass"
-        )
+        yield Grid(("run", "status", "when", "message"), tuple(lines), "Jobs whose newest run on a target did not pass")
 
 
 def outlook_of(site: DashboardContext) -> Outlook:
@@ -142,4 +140,4 @@ def _firings(site: DashboardContext, now: float) -> Iterator[Block]:
         (name, local(at), f"{clean(one.job, 40)} on {clean(one.on, 40)}") for at, name, one in sorted(due)[:FIRINGS]
     )
     if lines:
-        yield Grid(("schedule", "next", "job"), lines, "Times of this computer's clock")
+        yield Grid(("schedule", "next", "job"), lines, "Times are in this computer's time zone")

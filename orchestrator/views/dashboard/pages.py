@@ -204,7 +204,7 @@ def _spending(site: DashboardContext, by: str) -> list[Block]:
     return [
         *blocks, Heading("Caps"), caps_grid(found), Heading("Audit"), *(Text(note) for note in notes[:FIRINGS]),
         *more(notes, FIRINGS),
-        Text("To compare all this with the cloud's own records: fcctl hosts audit", style="hint"),
+        Text("To compare the ledger with the cloud's records: fcctl hosts audit", style="hint"),
     ]  # fmt: skip
 
 

@@ -272,7 +272,7 @@ class _Runs:
         """The run of the address: a whole id, so that a name from it never means more than one run."""
         run_id: str = request.path_params["run_id"]
         if not is_valid(run_id):
-            raise RunNotFound("that is not a run id", hint="choose one in the list of runs")
+            raise RunNotFound("the address has no valid run id", hint="choose one in the list of runs")
         return run_id
 
 

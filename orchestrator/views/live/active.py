@@ -49,8 +49,8 @@ def remaining_text(run: Remaining) -> str:
         state = "is running" + (f" ({run.step})" if run.step else "") + f" on {run.target}"
     ends = [f"in about {duration(run.expected_s)}"] if run.expected_s is not None else []
     ends += [f"in {duration(run.at_most_s)} at the latest"] if run.at_most_s is not None else []
-    after = " once it has begun" if run.queued else ""
-    return f"{state}, and ends{after} {', '.join(ends)}" if ends else state
+    after = ", counted from its start" if run.queued else ""
+    return f"{state}, and ends {', '.join(ends)}{after}" if ends else state
 
 
 def print_active(
@@ -75,7 +75,7 @@ def machine_lines(money: MoneyNow, now: float) -> Iterator[tuple[str, str]]:
         price = ", at an unknown price" if usd is None else f" at ${one.usd_per_hour:.2f}/h, ${usd:.2f} so far"
         limit = "without a time limit" if one.until is None else f"until {utc_minute(one.until, now)}"
         yield f"{clean(one.target, 30)} ({clean(one.name, 63)}) is on{price}", "yellow"
-        yield f"  {limit}; {clean(one.stop, 300)} stops it", "dim"
+        yield f"  {limit}; to stop it: {clean(one.stop, 300)}", "dim"
 
 
 def today(money: MoneyNow) -> str:

@@ -74,7 +74,7 @@ def rate(runs: Sequence[LiveRun], money: MoneyNow) -> float:
 
 
 def _row(run: LiveRun, now: float, budget: Budget, plain: bool) -> BlockLine:
-    gauge = "" if run.detail else gpu_text(run.sample) or ("no GPU seen" if run.sample else "")
+    gauge = "" if run.detail else gpu_text(run.sample) or ("no GPU found" if run.sample else "")
     left = run.seconds_to_cap(now, budget.per_run_usd)
     return (
         Cell(clean(run.run_id, 63), kind="bold"), Cell(run.state, kind=_KINDS.get(run.state, "")), _step(run),

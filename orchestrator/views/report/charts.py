@@ -36,7 +36,7 @@ def best_so_far(tuned: Tuned) -> Chart | None:
         "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
         "encoding": {
             "x": {"field": "trial", "type": "quantitative", "title": "trials", "axis": {"tickMinStep": 1}},
-            "y": {"field": "best", "type": "quantitative", "title": "best of the default's time",
+            "y": {"field": "best", "type": "quantitative", "title": "best time / default's time",
                   "scale": {"zero": False}},
             "color": {"field": "name", "type": "nominal", "title": None,
                       "scale": {"domain": names, "range": [colour(s) for s in SERIES[: len(names)]]},
@@ -49,8 +49,8 @@ def best_so_far(tuned: Tuned) -> Chart | None:
     marks = [*(m for m in _MARKS if m < longest), longest]
     rows = tuple((name, *(_after(curve, mark) for mark in marks)) for name, curve in curves)
     caption = (
-        f"The best configuration of {tuned.label} found after each trial, relative to the default's time. A"
-        " short measurement counts 5 % worse; configurations with wrong results are not shown."
+        f"The best configuration of {tuned.label} found after each trial, relative to the default's time. The"
+        " chart adds 5 % to the time of a short measurement and leaves out configurations with wrong results."
     )
     if len(curves) > 1:
         caption += " The dashed line is a random search with the same budget."
@@ -123,7 +123,7 @@ def parallel(tuned: Tuned) -> Chart | None:
     )
     caption = (
         f"{len(kept)} of {plural(len(ranked), 'timed trial')} of {tuned.label}: each line is a configuration, the best"
-        f" {BEST} in colour. Time is relative to the default's, less is better."
+        f" {BEST} in colour. Time is relative to the default's; lower is better."
     )
     return Chart("parameters", "Parameters of the trials", caption, spec, ("trial", time, *names.values()), rows)
 
@@ -178,7 +178,7 @@ def spread(table: Table) -> Chart | None:
     )
     caption = (
         f"How the samples of each timing{_of(table)} are distributed around its median; darker means more samples."
-        f" The outermost {_TRIM:g} % at each end are not drawn; they are in the numbers."
+        f" The outermost {_TRIM:g} % at each end are not drawn; the table below has them."
     )
     header = ("", "samples", "p1", "p10", "p90", "p99", "max")
     return Chart("latency", "Latency distributions", caption, spec, header, cells)

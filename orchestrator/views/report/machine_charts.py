@@ -51,9 +51,9 @@ def _roofline(name: str, gpu: str, ceilings: dict[str, float], rows: list[Row], 
     if not rows:
         return None
     caption = (
-        f"Achieved arithmetic rate{f' ({mode})' if mode else ''} on {gpu} below ceilings measured on it:"
+        f"Achieved arithmetic rate{f' ({mode})' if mode else ''} on {gpu}, and the ceilings measured on it:"
         f" tensor cores {compute:.0f} TFLOP/s, DRAM {dram:.0f} GB/s{f', L2 cache {l2:.0f} GB/s' if l2 else ''}."
-        " The launch limits small shapes, which a roofline cannot show; the table names the limit of each."
+        " Launch overhead limits small shapes; a roofline does not show that. The table names the limit of each shape."
     )
     cells = tuple(
         (r.label, r.case, f"{intensity(r.shape or {}):.0f}", f"{tflops(r):.1f}", f"{100 * tflops(r) / compute:.1f} %",
@@ -219,13 +219,12 @@ def telemetry(run: RunPart) -> Chart | None:
 def _telemetry_caption(run: RunPart) -> str:
     series = run.telemetry
     where = f"{series.gpu}{f' (the busiest of {series.gpus})' if series.gpus > 1 else ''}" if series.gpu else ""
-    caption = f"{where or 'The machine'} during the run, seconds since its start, below its steps."
+    caption = f"{where or 'The machine'} during the run, in seconds since its start; the steps are above."
     slowed = sum(1 for s in series.samples if s.throttled)
     if slowed:
         reasons = ", ".join(sorted({r.replace("_", " ") for s in series.samples for r in s.throttled}))
-        return (
-            f"{caption} The clocks were throttled in {slowed} of {len(series.samples)} samples ({clean(reasons)}), red."
-        )
+        red = f"{slowed} of {len(series.samples)} samples, in red ({clean(reasons)})"
+        return f"{caption} The clocks were throttled in {red}."
     return f"{caption} The clocks were never throttled." if series.gpu else caption
 
 

@@ -127,7 +127,9 @@ def files(record: RunRecord, folder: Path, settings: Mapping[str, str]) -> dict[
         return {SUMMARY: summary, MANIFEST: manifest(record, folder, settings, {SUMMARY: summary})}
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise FcctlError(
-            "the report could not be written", cause=f"{type(error).__name__}: {error}", hint="fcctl results show"
+            "the report could not be written",
+            cause=f"{type(error).__name__}: {error}",
+            hint="see the run: fcctl results show",
         ) from error
 
 

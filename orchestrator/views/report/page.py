@@ -48,7 +48,7 @@ def print_pdf(html: str, timeout_s: float = TIMEOUT_S) -> bytes:
     program = find_chromium()
     if program is None:
         raise NotFoundError(
-            "no Chromium or Chrome was found, which prints the PDF",
+            "fcctl found no Chromium or Chrome to print the PDF",
             cause="none of " + ", ".join(NAMES[:4]) + " is on PATH",
             hint="apt install chromium (or brew install --cask chromium); or set FCCTL_CHROMIUM to another program; "
             "or use --html and print it from a browser",

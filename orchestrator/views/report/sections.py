@@ -38,10 +38,8 @@ from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.report.tuning import blocks as search_blocks
 from orchestrator.views.tables.compare import forest, sides
 
-_SPEEDUPS = "Against a reference: with the 95 % interval where both were measured interleaved."
-_CEILING = (
-    "Percent of roofline: the least time that this GPU needs for the shape, from its measured peaks, over the time."
-)
+_SPEEDUPS = "A ratio to a reference has a 95 % interval if both were measured interleaved."
+_CEILING = "Percent of roofline: the shortest time possible at this GPU's measured peaks, divided by the measured time."
 _RULES = (
     "Each rule (docs/report.md) compares a number with a threshold; both are shown. The order is by the share of the"
     " time that the finding concerns, which is not an expected speedup."
@@ -120,7 +118,7 @@ def _bars(table: Table, report: Report) -> Iterator[Bars]:
         what = "the line is from the fastest sample to the 90th percentile"
         longer = len(timed) - len(bars)
         left_out = f"; only in the table: {plural(longer, 'slower kernel')}" if longer else ""
-        yield Bars(f"Time{words.on(table, report)}, less is better; {what}{left_out}", tuple(bars))
+        yield Bars(f"Time{words.on(table, report)}, lower is better; {what}{left_out}", tuple(bars))
 
 
 def _others(report: Report) -> Iterator[Block]:

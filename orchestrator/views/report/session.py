@@ -203,7 +203,7 @@ def _next(
     uncollected: Sequence[str], phases: bool,
 ) -> Iterator[Next]:  # fmt: skip
     if uncollected:
-        yield Next("fcctl pull-results", f"{plural(len(uncollected), 'run')} of the session not collected yet")
+        yield Next("fcctl pull-results", f"collect {plural(len(uncollected), 'run')} of this session")
     newest = {row.run_id: row for row in rows}
     for one in failed[-1:]:
         if one.status in ("over_budget", "preempted", "cancelled", "lost", "idle"):
@@ -245,7 +245,7 @@ def blocks(report: SessionReport) -> Iterator[Block]:
         yield Heading("Best")
         rows = tuple((b.job, f"{b.figure} {b.against}".strip(), b.run_id, f"{b.before} {b.before_run}".strip() or "-")
                      for b in report.best)  # fmt: skip
-        yield Grid(("job", "best", "run", "best before"), rows, "The fastest of each job")
+        yield Grid(("job", "best", "run", "previous best"), rows, "The fastest of each job")
     if report.failed:
         yield Heading("Runs that did not pass")
         yield Grid(
@@ -264,7 +264,7 @@ def blocks(report: SessionReport) -> Iterator[Block]:
             yield Findings(one.findings)
     yield Heading("Next commands")
     commands = tuple((Cell(one.command, kind="code"), one.why) for one in report.next)
-    yield Grid(("command", "why"), commands, "In this order")
+    yield Grid(("command", "why"), commands, "Type them in this order")
 
 
 def _summary(report: SessionReport) -> str:

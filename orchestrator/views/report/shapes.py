@@ -127,7 +127,9 @@ def _heat_map(tables: Sequence[Table], kernels: Sequence[str], name: str, report
     what = "the fastest SDPA" if referenced else "the fastest kernel at that size"
     mode = tables[0].mode
     where = ", ".join(filter(None, (mode, tables[0].machine if len(report.gpus) > 1 else "")))
-    caption = f"How many times as fast as {what}: green above 1, orange below; stronger is further away."
+    caption = (
+        f"How many times as fast as {what}: green is above 1, orange below 1; a stronger colour is further from 1."
+    )
     x = {"field": "shape", "type": "nominal", "sort": shapes, "title": None,
          "axis": {"orient": "top", "labelAngle": -35 if len(shapes) > 5 else 0, "domain": False,
                   "ticks": False}}  # fmt: skip

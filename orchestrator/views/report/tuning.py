@@ -18,10 +18,10 @@ from orchestrator.views.figures import duration, microseconds
 #: Reasons and cases beyond these are a log's matter.
 MAX_REASONS, MAX_CASES, MAX_ELITES = 12, 4, 40
 _SHARES = (
-    "Times over the default configuration's; below 1 is faster. Elites were measured again, with 95 % intervals, "
+    "Times divided by the default configuration's; below 1 is faster. Elites were measured again, with 95 % intervals, "
     "interleaved with the default, on inputs that the search did not use."
 )
-_CONTROLS = ("search", "trials", "best of the default's time, as searched", "as good as the control after")
+_CONTROLS = ("search", "trials", "best time / default's time in the search", "as good as the control after")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Tuned:
         if best is None:
             return f"The search of {self.label} found no configuration that the second measurement confirmed."
         ratio, where = best.held_out or best.searched, "held-out cases" if best.held_out else "the searched cases"
-        result = f"The best of {self.result.trials} trials of {self.label} takes {share(ratio)} of the default's time"
+        trials = plural(self.result.trials, "trial")
+        result = f"The best of {trials} of {self.label} takes {share(ratio)} of the default's time"
         return f"{result} on {where}: {best.verdict}."
 
 
@@ -100,10 +101,10 @@ def _facts(result: TuneResult) -> Iterable[tuple[str, str]]:
         ("cases", clean(", ".join(result.cases), 200)),
         ("timed on", ", ".join(on) + (" (times on different GPUs cannot be compared)" if len(on) > 1 else "")),
         ("took", duration(wall) if wall is not None else ""),
-        ("of which timing", f"{100 * busy:.0f} %" if busy is not None else ""),
+        ("time spent on timing", f"{100 * busy:.0f} %" if busy is not None else ""),
         ("default", changed(result.default, {})),
         ("seed", str(result.seed) if result.seed is not None else ""),
-        ("ended", "" if result.complete else "before its end"),
+        ("ended", "" if result.complete else "early"),
     )
     return [(name, value) for name, value in facts if value]
 
@@ -143,7 +144,7 @@ def _elites(result: TuneResult) -> Grid:
         verdict = Cell(elite.verdict, clean(elite.reason or "", 120), "status")
         changes = changed(elite.params, result.default)
         rows.append((str(elite.trial), changes, *map(share, measured), verdict, ", ".join(times) + more))
-    header = ("trial", "parameters", "searched on", *(("held out",) if held_out else ()), "verdict", "times")
+    header = ("trial", "parameters", "searched cases", *(("held-out cases",) if held_out else ()), "verdict", "times")
     return Grid(header, tuple(rows), "Elites, measured again", optional=(len(header) - 1,))
 
 

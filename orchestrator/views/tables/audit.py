@@ -73,14 +73,14 @@ def _lines(account: Account, now: float) -> Iterator[tuple[str, str]]:
     if account.beyond_s >= SLIGHT_S:
         beyond = _much(account.beyond_s, account.beyond_usd)
         yield (
-            f"  runs claim {beyond} more; the ledger does not count them, because the cloud's records take precedence",
+            f"  runs recorded {beyond} more; the ledger does not count it: the cloud's records take precedence",
             "yellow",
         )
     for time in account.times:
         yield from _time(time, now)
     if account.earlier:
         times, since = plural(len(account.earlier), "time"), utc_minute(account.earlier[0].started, now)
-        yield f"  on {times} since {since} before the ledger began: not in the ledger", "dim"
+        yield f"  it was on {times} since {since}, before the ledger began: not in the ledger", "dim"
 
 
 def _time(time: Time, now: float) -> Iterator[tuple[str, str]]:
@@ -102,7 +102,7 @@ _HEADS: dict[UnknownKind, str] = {
     "damaged_runs": "runs whose run.json is damaged",
     "damaged_sessions": "sessions that cannot be read",
     "reservations_without_record": "reservations without a record",
-    "machines_never_seen_off": "machines with a start but no stop",
+    "machines_never_seen_off": "machines with a recorded start but no recorded stop",
     "runs_without_price": "runs on machines without a price",
 }
 
@@ -129,9 +129,9 @@ def print_rebuilt(rebuilt: Rebuilt, console: Console, *, dry_run: bool) -> None:
 
 def _rebuilt_lines(rebuilt: Rebuilt, *, dry_run: bool) -> Iterator[Piece]:
     if not (rebuilt.runs or rebuilt.power or rebuilt.reservations):
-        yield "nothing to add to the book of spending"
+        yield "nothing to add to the ledger"
     else:
-        yield "the book of spending would get" if dry_run else "the book of spending got", "bold"
+        yield "would be added to the ledger:" if dry_run else "added to the ledger:", "bold"
         yield f"  runs                {len(rebuilt.runs)}, ${rebuilt.usd:.2f}"
         yield f"  records of machines {len(rebuilt.power)}"
         yield f"  reservations        {len(rebuilt.reservations)}"

@@ -35,7 +35,7 @@ def _compared(store: FileStore, record: RunRecord) -> Iterator[Block]:
     at = next((i for i, row in enumerate(rows) if row.run_id == record.run_id), len(rows) - 1)
     earlier = [row for row in rows[at + 1 :] if (row.target, row.gpu) == (rows[at].target, rows[at].gpu)]
     before = next((row for row in earlier if row.status in COMPARED), None)
-    yield Heading("Is it better?", f"against {before.run_id}" if before else "")
+    yield Heading("Faster or slower?", f"against {before.run_id}" if before else "")
     if before:
         yield from _verdicts(store, before.run_id, record.run_id)
     heads = headlines(store, [rows[at], *earlier])

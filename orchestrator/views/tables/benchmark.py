@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import number, objects
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import Ratio
@@ -22,7 +23,7 @@ _MODES = {
     "hot": "hot: warm caches",
     "cold": "cold: out of L2",
     "eager": "eager: one call from Python",
-    "wall": "wall: the clock around one call",
+    "wall": "wall: wall-clock time of one call",
 }
 #: Other kernels of ours that each is compared with, those that come first.
 RIVALS = 2
@@ -115,10 +116,10 @@ def _notes(contents: Sequence[dict[str, Any]], made: Sequence[Table]) -> Iterato
         yield Text(line + (": the machine was too busy to measure" if off else ""), style="doubt" if off else "soft")
     throttled = sum(number(c.get("throttled_blocks")) or 0 for c in comparisons)
     if throttled:
-        yield Text(f"the GPU's clocks were throttled during {throttled:.0f} blocks of samples", style="doubt")
+        yield Text(f"the GPU's clocks were throttled in {plural(int(throttled), 'block')} of samples", style="doubt")
     rows = [row for table in made for row in table.ours]
     for row in rows:
         if row.grade:
             yield Text(f"grade {row.grade.letter} of {row.name}  next: {row.grade.next_step}")
     if any(_undecided(ratio) for row in rows for ratio in row.against.values()):
-        yield Text("?, an interval that contains 1: no difference measured", style="soft")
+        yield Text("?: the interval contains 1, so no difference was measured", style="soft")

@@ -108,7 +108,7 @@ def forest(reports: Sequence[Report], limit: int) -> Bars:
 
 
 def forest_caption(left_out: int, over: str = "the old side") -> str:
-    more = f"; {left_out} smaller ones are in the tables" if left_out > 0 else ""
+    more = f"; in the tables: {plural(left_out, 'smaller change')}" if left_out > 0 else ""
     order = "the main benchmark first, then the largest change"
     return f"Time against {over}, with the 95 % interval; left of the line is faster. Order: {order}{more}"
 
@@ -187,7 +187,7 @@ def blocks(report: Report) -> Iterator[Block]:
     yield from (Text(f"not compared: {clean(problem, 300)}", style="notice") for problem in problems[:MAX_MOVED])
     yield from more(problems, MAX_MOVED)
     if {r.run_id for r in report.old.runs} == {r.run_id for r in report.new.runs}:
-        text = "both sides are the same run; compare with the run before: fcctl results compare last~1"
+        text = "both sides are the same run; compare with the previous run: fcctl results compare last~1"
         yield Text(text, style="notice")
     if comparison.benchmarks:
         yield verdicts(comparison.benchmarks[:MAX_ROWS])
@@ -274,7 +274,7 @@ def _notes(report: Report) -> Iterator[str]:
     for side, keys in (("old", comparison.only_old), ("new", comparison.only_new)):
         if keys:
             names = ", ".join(clean(" ".join(filter(None, (k.name, k.variant, k.mode))), 48) for k in keys[:8])
-            yield f"only in the {side}: {names}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+            yield f"only on the {side} side: {names}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
 
 
 def _section(
@@ -320,8 +320,8 @@ def _one_sided(facts: Sequence[Difference]) -> Iterator[str]:
         if names:
             short = list(dict.fromkeys(name.partition("<")[0] for name in names))  # one template may have many
             some = ", ".join(clean(name, 48) for name in short[:3])
-            rest = f", {len(names)} in all" if len(names) > min(3, len(short)) else ""
-            yield f"only in the {side}: {some}{rest}"
+            rest = f", {len(names)} in total" if len(names) > min(3, len(short)) else ""
+            yield f"only on the {side} side: {some}{rest}"
 
 
 def _source(report: Report) -> Iterator[Block]:

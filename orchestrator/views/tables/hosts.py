@@ -186,7 +186,7 @@ def _limit(finding: Finding, now: float) -> str:
     if finding.fence is None:
         return "no max run duration; only its own shutdown timer, if it has one, stops it"
     verb = "deletes" if finding.machine.termination_action == "DELETE" else "stops"
-    cost = "" if finding.usd_by_then is None else f", at ${finding.usd_by_then:.2f} in all"
+    cost = "" if finding.usd_by_then is None else f", for ${finding.usd_by_then:.2f} in total"
     return f"the cloud {verb} it in {duration(max(0.0, finding.fence - now))} ({utc_minute(finding.fence, now)}){cost}"
 
 

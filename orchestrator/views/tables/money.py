@@ -138,7 +138,7 @@ def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:
                       usd(c.worst_usd)) for c in plan.choices)  # fmt: skip
         show(console, "")
         show_blocks(
-            console, [Grid(("zone", "price model", "per hour", "expected", "at worst"), rows, numbers=(2, 3, 4))]
+            console, [Grid(("zone", "price model", "per hour", "expected", "worst case"), rows, numbers=(2, 3, 4))]
         )
     show(console, "", *_remarks(plan))
 
@@ -154,7 +154,7 @@ def _activities(plan: CostPlan) -> Grid:
     worst_s = sum(line.worst_s for line in plan.lines)
     expected = (duration(sum(known)), usd(plan.expected_usd)) if known else ("-", "")
     rows.append((Cell("total", kind="bold"), *expected, duration(worst_s), usd(worst_s * rate)))
-    return Grid(("activity", "expected", "", "at worst", ""), tuple(rows), numbers=(1, 2, 3, 4))
+    return Grid(("activity", "expected", "", "worst case", ""), tuple(rows), numbers=(1, 2, 3, 4))
 
 
 def _remarks(plan: CostPlan) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
             rate, built = price(plan.builder.choices[0].price.usd), usd(plan.builder.worst_usd)
             yield f"Of that, {built} is for {plan.builder.target}, at {rate} an hour: this computer has no nvcc."
         how = "as last seen" if plan.seen else f"as [targets.{plan.target}] describes it"
-        yield f"The machine is priced {how}; to ask the cloud: fcctl run --dry-run."
+        yield f"The price is for the machine {how}; to ask the cloud: fcctl run --dry-run."
     median = f"the median of {plural(plan.runs_before, 'passed run')} in this workspace"
     unknown = f"unknown, no run of this job has passed on {plan.target} in this workspace"
     yield f"Expected: {median if plan.runs_before else unknown}."

@@ -43,11 +43,11 @@ def _reference_ratio(headline: Headline) -> float | None:
 
 
 def change(this: Headline, other: Headline, name: str) -> str:
-    """``13.4 % slower than the run before``, ``about the same as the run before (0.7 % faster)``; and whether the times
-    of either run, or single runs of one source, vary by more. Only a comparison gives a verdict."""
+    """``13.4 % slower than the previous run``, ``about the same as the previous run (0.7 % faster)``; and
+    whether the times of either run, or single runs of one source, vary by more. Only a comparison gives a verdict."""
     role, share = _role(this, other), difference(this.p50 / other.p50)
     if role == "doubt":
-        return f"{share} than {name}, but the times vary more"
+        return f"{share} than {name}, but the times vary by more"
     if role == "unsure":
         return f"{share} than {name}, not certain from single runs"
     if not role and share != "equal":
@@ -99,7 +99,7 @@ def _trends(known: Sequence[RunRow], heads: Mapping[str, Headline]) -> Iterator[
             this, before = heads[row.run_id], compared(runs[i + 1 : i + RUN_POINTS], heads)
             if before:
                 note, role = difference(this.p50 / before[0].p50), _role(this, before[0])
-                note += ", times vary more" if role == "doubt" else ""
+                note += ", but times vary by more" if role == "doubt" else ""
                 yield row.run_id, trend([this, *before], RUN_POINTS, note, role)
 
 
@@ -154,7 +154,7 @@ def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapp
             trend([last, *before], POINTS, plural(len(before) + 1, "run"),
                   href=f"/trends?{urlencode({'benchmark': last.benchmark})}"),
         ))  # fmt: skip
-    header = ("job and GPU", "last result", "time", "best before", "PyTorch", "gates and target", "trend")
+    header = ("job and GPU", "last result", "time", "previous best", "PyTorch", "gates and target", "trend")
     return Grid(header, tuple(lines), "Main benchmark of each job; in a trend, lower is faster", numbers=(2, 3, 4))
 
 
@@ -185,7 +185,7 @@ def _other(head: Headline, last: Headline) -> str:
 
 def _verdict(last: Headline, best: Headline) -> Cell:
     """Which of the two is faster, with a link to the comparison, which says whether that is more than chance."""
-    role, words = _role(last, best), change(last, best, "the best before")
+    role, words = _role(last, best), change(last, best, "the previous best")
     link = urlencode([("first", best.run_id), ("run", best.run_id), ("run", last.run_id)])
     return Cell(("new best, " if role == "good" else "") + words, kind=role, href=f"/compare?{link}")
 
@@ -215,9 +215,9 @@ def answer(run_id: str, before: Sequence[RunRow], heads: Mapping[str, Headline])
     if this is None:
         return
     fastest = min(earlier, key=lambda head: head.p50, default=None)
-    others = [("the run before", next(iter(earlier), None)), ("the best before", fastest)]
+    others = [("the previous run", next(iter(earlier), None)), ("the previous best", fastest)]
     if earlier and fastest is earlier[0]:
-        others = [("the run before, the best so far", fastest)]
+        others = [("the previous run, the best so far", fastest)]
     yield Text(sentence(this, *others), style="answer")
     pairs: list[tuple[str, str | Cell]] = [("this run", Cell(time_text(this.p50, this.unit), kernel(this), "bold"))]
     for name, other in others:
@@ -234,8 +234,9 @@ def lineage_grid(
 ) -> Iterator[Grid]:
     """The runs before this one, itself, and those after it; nothing for a run that stands alone. ``known``: by id,
     those that are still here."""
-    words = {**dict.fromkeys(before, ("continued", "gave the parameters")), row.run_id: ("this run",) * 2,
-             **dict.fromkeys(after, ("continues", "uses the parameters"))}  # fmt: skip
+    words = {**dict.fromkeys(before, ("continued by this run", "source of its parameters")),
+             row.run_id: ("this run",) * 2,
+             **dict.fromkeys(after, ("continues this run", "uses its parameters"))}  # fmt: skip
     lines: list[Line] = []
     for run_id, (same, other) in words.items():
         run, head = known.get(run_id), heads.get(run_id)
@@ -245,4 +246,4 @@ def lineage_grid(
             link, relation = run_link(run), same if run.job == row.job else other
             lines.append((link, relation, Cell(run.status, kind="status"), result(head)))
     if len(lines) > 1:
-        yield Grid(("run", "relation", "status", "result"), tuple(lines), "Runs that follow from each other", (3,))
+        yield Grid(("run", "relation", "status", "result"), tuple(lines), "Related runs", (3,))

@@ -58,6 +58,8 @@ _MAX_ROWS = 1000
 #: The header of pytest-benchmark's table; the columns that may stand for a test, the best first.
 _PYTEST = re.compile(r"Name \(time in (?P<unit>[nuµm]?s)\)\s{2}")
 _CENTRES = ("Median", "Mean", "Min")
+#: A line of ptxas, or of ninja: ``[1/3] /usr/local/cuda/bin/nvcc ..``.
+_COMPILES = re.compile(r"ptxas |\[\d+/\d+\] \S*(?:\+\+|cc)\s")
 #: pytest's last line; the spread of a benchmark's repetitions, as Google's prints it.
 _NO_BENCHMARK = re.compile(r"=+ (?:\d+ \w+,? )+in [\d.]+s\b|\S+_(?:stddev|cv)\s")
 
@@ -68,10 +70,11 @@ class Column(NamedTuple):
 
 
 def untabled(text: Iterable[str]) -> Iterator[str]:
-    """``text`` with a line for each figure in place of a table's header and rows. A figure that is NaN is left out."""
+    """``text`` with a line for each figure in place of a table's header and rows. A figure that is NaN is left out, and
+    so are lines of a compilation: ptxas prints how long it took."""
     columns: list[Column] = []
     unit = above = ""
-    ahead, behind = itertools.tee(_medians(_compared(text)))
+    ahead, behind = itertools.tee(_medians(_compared(line for line in text if not _COMPILES.match(line))))
     next(ahead, None)
     for line, below in itertools.zip_longest(behind, ahead, fillvalue=""):
         if columns and _RULE.fullmatch(line):

@@ -113,6 +113,17 @@ def test_down_waits_for_a_start_that_the_cloud_has_not_begun(workspace: CloudWor
     assert billed(cloud) == []
 
 
+def test_down_waits_for_no_start_that_a_stop_has_ended(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    machine_by_hand(cloud, "stopped")
+    start = hands(cloud).start_unary(project=PROJECT, zone=ZONES[0], instance=INSTANCE)
+    cloud.advance(10)
+    hands(cloud).stop_unary(project=PROJECT, zone=ZONES[0], instance=INSTANCE)
+    cloud.advance(10)
+    stuck = next(op for path, op in cloud.world.operations.items() if path.endswith(f"/{start.name}"))
+    stuck.resource["status"] = "RUNNING"
+    workspace.type("hosts", "down", "l4", check=0)
+
+
 def test_targets_that_are_in_no_cloud(workspace: CloudWorkspace) -> None:
     with (workspace.root / "fcctl.toml").open("a") as file:
         file.write('\n[targets.box]\nkind = "ssh"\nhost = "gpu-host"\n')

@@ -72,7 +72,7 @@ def test_a_stopped_machine_costs_its_disk_until_it_is_deleted(workspace: CloudWo
     audited(workspace)
     cloud.advance(9 * DAY)
     (remark,) = ledger(workspace)["remarks"]
-    assert "assumed to exist still" in remark["why"]
+    assert "fcctl assumes that it still exists" in remark["why"]
     delete_by_hand(cloud)
     cloud.advance(40 * DAY)
 

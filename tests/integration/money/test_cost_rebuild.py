@@ -95,7 +95,7 @@ def test_damaged_lines_are_set_aside_and_every_command_says_so_once(workspace: C
     damaged = next(n for n, line in enumerate(lines) if b'"run_id"' in line)
     lines[damaged] = lines[damaged].replace(b'"run_id"', b'"run-id"')
     path.write_bytes(b"\n".join(lines))
-    note = "note: 1 line of the cost ledger cannot be read, and is not counted: fcctl cost rebuild"
+    note = "note: 1 line of the ledger cannot be read, and is not counted: fcctl cost rebuild"
     for words in (["ps"], ["cost", "budget"], ["hosts", "ls"]):
         assert workspace.type(*words, check=0).err.splitlines().count(note) == 1, words
     assert workspace.type("--json", "cost", "budget", check=0).json["damaged_lines"] == 1

@@ -66,7 +66,7 @@ def test_a_run_with_its_worst_case_and_what_it_has_cost(workspace: CloudWorkspac
     said = workspace.type("ps", "--offline", check=0).out
     assert re.search(rf"\${run['usd']:.2f} of \${run['worst_case_usd']:.2f}", said)
     assert f"l4 ({INSTANCE}) is on at $0.71/h" in said
-    assert f"fcctl cancel {run_id} stops it" in said
+    assert f"to stop it: fcctl cancel {run_id}" in said
     today = re.search(r"today \$([0-9.]+) of \$20.00", said)
     assert today is not None
     assert float(today[1]) == pytest.approx(run["usd"], abs=0.03), "with what goes on"
@@ -113,7 +113,7 @@ def test_by_hand_and_a_session(workspace: CloudWorkspace, cloud: Emulator) -> No
     assert one["ends"] == f"session {session} (fcctl session stop)"
     assert one["so_far_usd"] == pytest.approx(RATE / 6, abs=0.01)
     said = workspace.type("ps", check=0).out
-    assert "fcctl session stop stops it" in said
+    assert "to stop it: fcctl session stop" in said
 
 
 def test_another_workspace_and_a_record_that_is_gone(

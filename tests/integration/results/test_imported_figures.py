@@ -68,7 +68,7 @@ def test_the_dashboards_pages_do_so_too(workspace: Workspace) -> None:
             answer = site.ask(page)
             assert answer.status == 200, page
             assert WORD in answer.text, page
-        assert "Is it better?" not in site.ask("/").text
+        assert "Faster or slower?" not in site.ask("/").text
 
 
 def test_no_comparison_with_them_has_a_verdict(workspace: Workspace) -> None:

@@ -41,8 +41,8 @@ def test_what_is_queued_or_running_is_told_with_when_to_come_back(tmp_path: Path
     (line,) = (line for line in said.splitlines() if line.startswith(first))
     assert re.search(r"is running \(two 2/3\) on here, and ends in about \d\d min \d\d s, in .* s at the latest$", line)
     (line,) = (line for line in said.splitlines() if line.startswith(second))
-    assert f"is queued on here behind {first}, and ends once it has begun in 17 min 00 s at the latest" in line
-    assert "run this command again when they have ended, or wait: fcctl pull-results --wait" in said
+    assert f"is queued on here behind {first}, and ends in 17 min 00 s at the latest, counted from its start" in line
+    assert "run this command again then, or wait: fcctl pull-results --wait" in said
     told = json.loads(workspace.fcctl("pull-results", "--json").stdout)["remaining"]
     # Two runs of one second are not in the order in which they were started.
     running, queued = sorted(told, key=lambda run: run["queued"])

@@ -237,7 +237,7 @@ def test_who_may_read_it(tmp_path: Path, private_home: Path, monkeypatch: pytest
 def test_a_folder_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the folder would be")
     book = book_in(tmp_path / "state")
-    with pytest.raises(FcctlError, match="could not write the book of spending"), book.changing():
+    with pytest.raises(FcctlError, match="could not write the ledger"), book.changing():
         raise AssertionError("the block runs without the lock")
 
 
@@ -245,7 +245,7 @@ def test_whoever_waits_too_long_is_told_for_what(book: SpendingBook, monkeypatch
     monkeypatch.setattr(books, "PATIENCE_S", 0.0)
     with (
         book.changing(),
-        pytest.raises(ConflictError, match="another fcctl has locked the book of spending") as refused,
+        pytest.raises(ConflictError, match="another fcctl has locked the ledger") as refused,
         again(book).changing(),
     ):
         raise AssertionError("two at once")

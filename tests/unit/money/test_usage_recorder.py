@@ -125,7 +125,7 @@ def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_bein
             assert watched.operations("us-west1-c", "vm") == [STOP]
         watched.stop(machine(), "request")
         for change, what in ((watched.start, ["it"]), (watched.create, ["zone", "spec"])):
-            with pytest.raises(DiskError, match="could not write the book of spending"):
+            with pytest.raises(DiskError, match="could not write the ledger"):
                 change(*what, "request")
     assert (done, len(notes), names(file)) == (["stop"], 1, [])
     assert "fcctl hosts audit" in notes[0]

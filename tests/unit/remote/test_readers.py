@@ -390,6 +390,10 @@ def test_times_that_are_printed() -> None:
         ("(naive): ['-3.9 ', '2.2'], time:3us, NOOP, TFLOPS: 1.7(+8.2%)\n", {"naive": [3.0]}),
         ("Time (ms): 0.5\ndevice(s): 1\ncopy time (usec) = 3\n", {"Time": [500.0], "copy time": [3.0]}),
         ("Naive kernel time(ms): 1.5\nthread(s): 256\n", {"Naive kernel time": [1500.0]}),
+        (
+            "[1/2] /usr/bin/nvcc -c k.cu -o k.o\nptxas info    : Compile time = 222.151 ms\nk: 3 us\n",
+            {"k": [3.0]},
+        ),
         ("x: 3 us\nnan s1, banana us, inf of 3 runs\n", {"x": [3.0]}),  # which only look like no number
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],

@@ -92,7 +92,7 @@ def test_three_sides_are_compared_with_the_first_in_one_picture(store: FileStore
     assert [(r.old.first.run_id, r.new.first.run_id) for r in reports] == [(runs[0], runs[1]), (runs[0], runs[2])]
     picture = forest(reports, 20)
     assert [" ".join(bar.label.split()[:2]) for bar in picture.bars] == ["B mission", "C mission", "C small", "B small"]
-    assert forest(reports, 3).caption.count("1 smaller ones are in the tables") == 1
+    assert forest(reports, 3).caption.count("in the tables: 1 smaller change") == 1
     first, *rest = all_blocks(reports)
     assert isinstance(first, Grid)
     assert [plain(row[0]) for row in first.rows] == ["A", "B", "C"]

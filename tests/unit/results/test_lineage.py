@@ -34,10 +34,10 @@ def test_a_runs_page_lists_them_with_links(tmp_path: Path) -> None:
     user = measured(store, [simple(9.0, parameters_from=[search])], at=60)
     rows = {row.run_id: row for row in store.rows()}
     (grid,) = lineage_grid(rows[search], *lineage(store, search), rows, headlines(store, rows.values()))
-    assert [line[1] for line in grid.rows] == ["", "this run", "uses the parameters"]
+    assert [line[1] for line in grid.rows] == ["", "this run", "uses its parameters"]
     text = fragment([grid], "/root")
     assert f'href="/root/runs/{user}"' in text
     assert f"deleted <small>{GONE}</small>" in text
     (grid,) = lineage_grid(rows[user], *lineage(store, user), rows, {})
-    assert [line[1] for line in grid.rows] == ["", "gave the parameters", "this run"]
+    assert [line[1] for line in grid.rows] == ["", "source of its parameters", "this run"]
     assert list(lineage_grid(rows[user], [], [], rows, {})) == []

@@ -96,11 +96,11 @@ def test_facts_that_one_side_alone_has_are_a_line_if_they_are_many(store: FileSt
     """As where one run has no environment document."""
     runs = [row.run_id for row in store.rows()[:2]]
     driver, *known = (Difference(f"gpu.fact_{i}", i, i + 1 if i == 0 else None) for i in range(31))
-    for facts, wanted in (([driver, *known], "30 in all"), ([driver, *known[:2]], "gpu.fact_2")):
+    for facts, wanted in (([driver, *known], "30 in total"), ([driver, *known[:2]], "gpu.fact_2")):
         (report,), out = compare_all(store, runs), console(120)
         print_comparison([replace(report, environment=tuple(facts))], out)
         assert wanted in (text := printed(out))
-        assert ("only in the old: gpu.fact_1, " in text) is (len(facts) > 20)
+        assert ("only on the old side: gpu.fact_1, " in text) is (len(facts) > 20)
         assert "gpu.fact_0" in text, "what both sides have is a row"
         assert "gpu.fact_30 " not in text
 

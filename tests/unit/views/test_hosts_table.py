@@ -93,5 +93,5 @@ def test_an_audit_has_times_for_people() -> None:
     print_audit(Audit((finding,), (), (), ("p",), accounts=(account,)), Console(file=out, width=200), NOW)
     assert "the cloud stops it in 2 h 30 min (15:41 UTC)" in out.getvalue()
     assert "2026-11-20 12:11 UTC to 12:04 UTC, 23 h 53 min ($16.8847): no run of this workspace" in out.getvalue()
-    assert "on 1 time since 2026-11-11 03:11 UTC before the ledger began" in out.getvalue()
+    assert "it was on 1 time since 2026-11-11 03:11 UTC, before the ledger began" in out.getvalue()
     assert re.search(r"\dT\d", out.getvalue()) is None

@@ -55,15 +55,17 @@ def test_everything_a_newcomer_looks_for_is_there(folder: Path) -> None:
 def test_a_run_ends_with_its_figures_against_the_run_before(store: FileStore) -> None:
     first, second = (measured(store, [simple(us, seed=7)], at=60 * i) for i, us in enumerate((14.0, 10.0)))
     text = printed(store.get(second), store.folder(second))
-    _, _, end = text.partition(f"Is it better?  against {first}")
+    _, _, end = text.partition(f"Faster or slower?  against {first}")
     assert re.search(r"✓ faster +mission .* -28\.6 % ", end)
     assert f"why: fcctl results compare {first[-6:]} {second[-6:]}" in end
     assert max(map(len, end.splitlines()[1:-1])) <= 80
-    assert "10.00 µs, 28.6 % faster than the run before, the best so far, 2.00x faster than PyTorch." in " ".join(
+    assert "10.00 µs, 28.6 % faster than the previous run, the best so far, 2.00x faster than PyTorch." in " ".join(
         end.split()
     )
     alone = " ".join(printed(store.get(first), store.folder(first)).split())
-    assert re.search(r"Is it better\? 1\d\.\d+ µs, the first result of this job on this GPU, 1.* faster than Py", alone)
+    assert re.search(
+        r"Faster or slower\? 1\d\.\d+ µs, the first result of this job on this GPU, 1.* faster than Py", alone
+    )
 
 
 def test_a_pipe_gets_no_padding(folder: Path) -> None:
@@ -328,7 +330,7 @@ def test_a_status_has_one_sign_on_terminals_and_pages() -> None:
 def test_a_build_without_code_for_the_machine_s_gpu_says_so(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps({**sample_run.BUILD, "no_code_for": "sm_90"}))
     record = with_step(sample_run.record(), documents=[DocumentRecord(kind="build", path="b.json")])
-    assert "without PTX, none of it runs on sm_90" in printed(record, tmp_path, width=100)
+    assert "does not run on sm_90: it has no PTX" in printed(record, tmp_path, width=100)
 
 
 def test_the_unit_of_a_metric_is_not_cut_off(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ def test_a_job_is_its_last_run_against_its_best(store: FileStore) -> None:
     text = [plain(cell) for cell in line]
     assert text[2].startswith("10.")
     assert text[3].startswith("9.")
-    assert text[1].endswith("% slower than the best before")
+    assert text[1].endswith("% slower than the previous best")
     assert f"first={rows[1].run_id}" in line[1].href, "a click says whether that is more than chance"
     assert "failed 1/2" in text[5]
     said, facts = answer(rows[0].run_id, rows[1:], heads)
-    assert "% slower than the run before, the best so far, 2.00x faster than PyTorch." in said.text
-    assert [name for name, _ in facts.pairs][:2] == ["this run", "run before, the best so far"]
+    assert "% slower than the previous run, the best so far, 2.00x faster than PyTorch." in said.text
+    assert [name for name, _ in facts.pairs][:2] == ["this run", "previous run, the best so far"]
     (only,) = jobs_grid(rows[-1:], heads, {}, 0.0).rows
     assert only[1] == "first result"
 
@@ -68,22 +68,22 @@ def test_times_that_vary_more_than_they_differ_are_said_to_and_get_no_verdict(tm
     rows = store.rows()
     heads = headlines(store, rows)
     (line,) = jobs_grid(rows, heads, {}, 0.0).rows
-    assert line[1].text == "60.0 % slower than the best before, but the times vary more"
+    assert line[1].text == "60.0 % slower than the previous best, but the times vary by more"
     assert line[1].kind == "doubt"
     said, _ = answer(rows[0].run_id, rows[1:], heads)
-    assert "60.0 % slower than the run before, the best so far, but the times vary more" in said.text
+    assert "60.0 % slower than the previous run, the best so far, but the times vary by more" in said.text
     assert "inconclusive" not in said.text
 
 
 @pytest.mark.parametrize(
     ("mode", "us", "shown"),
-    [("hot", 9.4, "6.0 % faster than the run before, not certain from single runs"),
-     ("hot", 9.2, "8.0 % faster than the run before"),
-     ("eager", 9.2, "8.0 % faster than the run before, not certain from single runs")],
+    [("hot", 9.4, "6.0 % faster than the previous run, not certain from single runs"),
+     ("hot", 9.2, "8.0 % faster than the previous run"),
+     ("eager", 9.2, "8.0 % faster than the previous run, not certain from single runs")],
 )  # fmt: skip
 def test_a_change_that_a_comparison_calls_inconclusive_is_not_called_a_gain(mode: str, us: float, shown: str) -> None:
     old, new = (Headline(run_id, "mission", mode, "us", "fused", p50) for run_id, p50 in (("a", 10.0), ("b", us)))
-    assert change(new, old, "the run before") == shown
+    assert change(new, old, "the previous run") == shown
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "over_budget", "failed", "lost"])
@@ -93,9 +93,9 @@ def test_a_figure_is_compared_with_runs_that_ended_well(store: FileStore, ending
     rows = [row for i, row in enumerate(store.rows()) if i in (0, 1, 4)]
     heads = headlines(store, rows)
     (line,) = jobs_grid(rows, heads, {}, 0.0).rows
-    assert plain(line[1]).startswith("about the same as the best before (")
+    assert plain(line[1]).startswith("about the same as the previous best (")
     said, facts = answer(rows[0].run_id, rows[1:], heads)
-    assert "about the same as the run before" in said.text
+    assert "about the same as the previous run" in said.text
     assert [value.href for _, value in facts.pairs if isinstance(value, Cell) and value.href] == [
         f"/runs/{rows[2].run_id}"
     ]
@@ -124,7 +124,7 @@ def test_a_list_of_runs_names_figures_and_subjects_and_escapes_them(store: FileS
     grid = runs_grid(rows, headlines(store, rows), {}, 0.0, "Runs", known=rows)
     faster, none = (row[3] for row in grid.rows)
     assert [round(us) for us in faster.points] == [12, 9]
-    assert faster.note.startswith("2"), "than the run before, by so much"
+    assert faster.note.startswith("2"), "than the previous run, by so much"
     assert faster.note.endswith("% faster")
     assert none == "", "there is no run before"
     label = plain(faster).removesuffix(f" {faster.note}")

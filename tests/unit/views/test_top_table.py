@@ -76,7 +76,7 @@ def test_machines_that_are_on_are_named_with_their_price_and_what_stops_them() -
     text = printed([live(in_cloud=True)], 80, on=True)
     assert "1 active  spending $0.71/h  today $1.25" in text, "the run's own price is the machine's"
     assert "l4 (cudadent42-l4-dev) is on at $0.71/h, $0.35 so far" in text
-    assert "until 13:41 UTC; fcctl hosts down l4 stops it" in text
+    assert "until 13:41 UTC; to stop it: fcctl hosts down l4" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -114,4 +114,4 @@ def test_the_load_of_a_sample_that_a_step_wrote_is_a_number(key: str, odd: objec
 def test_the_gpu_column_has_no_cpu_in_it() -> None:
     text = printed([live(sample={"cpu_pct": 37.0, "mem_used_mb": 2048})], 200)
     assert "CPU" not in text
-    assert "no GPU seen" in text
+    assert "no GPU found" in text

@@ -85,7 +85,7 @@ def test_search_against_control_elites_and_failures(report: Report) -> None:
     assert (searched, held_out) == ("0.800 [0.790, 0.810]", "0.850 [0.840, 0.860]")
     assert times == "mission 4.20 us, s256 (held out) 2.90 us"
     assert one.reasons.rows == (("crashed", "2", "SIGSEGV"),)
-    assert dict(one.facts)["of which timing"] == "66 %"
+    assert dict(one.facts)["time spent on timing"] == "66 %"
 
 
 def test_a_search_is_drawn_over_its_parameters(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ if (pick) {
     const chosen = new FormData(pick).getAll("run").filter((name) => name).length;
     pick.querySelector("[role=status]").textContent =
       chosen > most ? `${chosen} chosen; at most ${most} can be compared.`
-        : chosen > 1 ? `${chosen} chosen.` : chosen ? "1 chosen; choose another." : `Choose 2 to ${most} runs.`;
+        : chosen > 1 ? `${chosen} chosen.` : chosen ? "1 chosen; choose one more." : `Choose 2 to ${most} runs.`;
     pick.querySelector("button").disabled = chosen < 2 || chosen > most;
     const zoom = document.getElementById("zoom");
     if (zoom) zoom.disabled = chosen < 2;
