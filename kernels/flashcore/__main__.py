@@ -91,14 +91,14 @@ def _parser() -> argparse.ArgumentParser:
     checking.set_defaults(command="checking")
     timing = verbs.add_parser("bench", parents=[common, shaped], help="measure against PyTorch SDPA in one process")
     timing.add_argument("--iterations", type=int, default=100, metavar="N", help="samples per side, at least 100")
-    timing.add_argument("--modes", metavar="LIST", help="modes, of hot,cold,eager (default: all)")
+    timing.add_argument("--modes", metavar="LIST", help="one or more of hot,cold,eager (default: all)")
     timing.add_argument(
         "--against",
         metavar="LIST",
         help="what to compare with: sdpa, sdpa-flash, ... or variants (default: all SDPA backends)",
     )
     timing.add_argument(
-        "--peaks", metavar="FILE", help="this GPU's peak rates, a file of `peaks` (default: measure them)"
+        "--peaks", metavar="FILE", help="this GPU's peak rates, as `peaks` wrote them (default: measure them)"
     )
     timing.add_argument(
         "--null", type=int, metavar="N", help="compare the kernel with itself N times, and nothing else"

@@ -342,7 +342,7 @@ def _refuse_unsupported(
 
 def _takers(what: str) -> str:
     """The variants that take it, for a hint."""
-    return "these do: " + ", ".join(v.name for v in VARIANTS.values() if getattr(v, what))
+    return "supported by: " + ", ".join(v.name for v in VARIANTS.values() if getattr(v, what))
 
 
 def _refuse_masks(

@@ -54,7 +54,7 @@ SCHEMES = {
     "int8 V, 64 keys; E4M3 P": Scheme(v="int8", v_scale="block"),
     "two E4M3 terms for V": Scheme(v="e4m3x2"),
     "int8 QK, int8 PV": Scheme(v="int8", p="int8"),
-    "means left in": Scheme(smooth=""),
+    "means not subtracted": Scheme(smooth=""),
     "int8 QK, FP16 PV": INT8,
 }
 

@@ -56,14 +56,14 @@ class Tuned:
         if shape.H_kv is not None and not self.variant.grouped_heads:
             takers = ", ".join(v.name for v in VARIANTS.values() if v.grouped_heads)
             raise UsageError(
-                f"{self.variant.name} takes as many heads of keys as of queries, not {shape}",
-                hint=f"these do: {takers}",
+                f"{self.variant.name} needs as many heads of keys as of queries, not {shape}",
+                hint=f"variants that take fewer: {takers}",
             )
         for what in ("window", "mask", "sequences"):
             if getattr(shape, what) is not None and not _takes(self.variant, what, shape.D):
                 raise UsageError(
-                    f"{self.variant.name} takes no {what} at D = {shape.D}: {shape}",
-                    hint="these do: " + ", ".join(v.name for v in VARIANTS.values() if _takes(v, what, shape.D)),
+                    f"{self.variant.name} does not support {what} at D = {shape.D}: {shape}",
+                    hint="supported by: " + ", ".join(v.name for v in VARIANTS.values() if _takes(v, what, shape.D)),
                 )
         if self._overrides is not None:
             return tilings.Choice(self.variant.configure(self._overrides), "as set")

@@ -139,8 +139,8 @@ def launch(
     with app.observing(cli) as observer, app.link(hosts, on, observer) as link:
         if how.target is None and (several := workspace.config.configured)[1:]:
             observer.note(
-                f"runs on this computer (target {on.name}); fcctl.toml also has {' and '.join(several)}: choose one"
-                f" with --on"
+                f"the job runs on this computer (target {on.name}); fcctl.toml also has {' and '.join(several)}: choose"
+                f" one with --on"
             )
         if not how.dry_run and app.may_be_up(on):
             link.open_soon()  # the host takes its time; all that follows is loaded and read meanwhile

@@ -86,7 +86,7 @@ _PERSISTENCE = PrepareStep(
     """
 has nvidia-smi || not_here "nvidia-smi is not installed"
 modes=$(nvidia-smi --query-gpu=persistence_mode --format=csv,noheader 2>/dev/null) || not_here "nvidia-smi fails"
-case "$modes" in *Disabled*) missing off ;; *Enabled*) echo on ;; *) not_here "the GPU has none" ;; esac""",
+case "$modes" in *Disabled*) missing off ;; *Enabled*) echo on ;; *) not_here "the GPU does not support it" ;; esac""",
     """
 $S nvidia-smi -pm 1 >/dev/null || exit 1
 if has systemctl; then $S systemctl enable nvidia-persistenced >/dev/null 2>&1; fi

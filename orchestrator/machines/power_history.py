@@ -185,7 +185,7 @@ def _because(
             # The host program ended the run then, and idled for a moment.
             return _off("timer", f"{name} turned itself off: the run's budget was spent", at)
         return _off("guest", f"{name} was shut down by a command on the machine", at)
-    return _off("host_error", f"the cloud's hardware below {name} failed ({what})", at)
+    return _off("host_error", f"the cloud's host of {name} failed ({what})", at)
 
 
 #: What it makes of the run; of all other ways: ``lost``.

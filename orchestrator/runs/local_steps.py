@@ -183,7 +183,7 @@ def _outcome(session: HostSession, run_id: str) -> wire.Outcome:
     """Raises: HostFault, if it cannot be read."""
     entry = next((e for e in session.files(run_id).files if e.path == "outcome.json"), None)
     if entry is None or entry.size > MAX_OUTCOME_BYTES:
-        raise HostFault("the steps on this computer wrote no outcome file", hint="run it again")
+        raise HostFault("the steps on this computer wrote no outcome file", hint="run the command again")
     data = b"".join(piece for _, piece in session.fetch(run_id, [wire.FilePart(entry.path, 0, entry.size)]))
     try:
         return outcome_type().validate_json(data)

@@ -274,7 +274,7 @@ def _hosts_account(active: FileActiveRun, saved: SavedPlan, state: State, now: f
     omitted = omitted_of(active)
     if state.without_outcome == "lost":
         reason = state.reason or "lost"
-        return without_outcome(saved, "lost", reason, now, hint="run it again", omitted=omitted)
+        return without_outcome(saved, "lost", reason, now, hint="start the job again", omitted=omitted)
     try:
         raw = active.intake().read_json("outcome.json", MAX_OUTCOME_BYTES)
     except ValueError as e:

@@ -48,7 +48,7 @@ name = "{name}"            # name of the source folder on the GPU machine
 {mark}host = "{host or "gpu-box"}"            # a name, an address, or an alias of ~/.ssh/config
 # user = "me"
 # port = 22
-# usd_per_hour = 0.75       # what an hour costs you, for the reports
+# usd_per_hour = 0.75       # your price of one hour, for the reports
 
 # An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: docs/gcp.md; to try it
 # without an account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4

@@ -52,7 +52,7 @@ steps:
     rest = f"\n# Found, and not run by this job: {', '.join(others)}\n" if others else ""
     if findings.programs and not any(step.id in ("run", "bench") for step in steps):
         programs = _step_text(replace(_run_programs(findings), notes=()))
-        rest += "\n# They need arguments: uncomment, and write them.\n" + textwrap.indent(programs, "# ")
+        rest += "\n# These need arguments: uncomment them, and write arguments.\n" + textwrap.indent(programs, "# ")
     return head + "\n".join(_step_text(step) for step in steps) + rest
 
 
@@ -166,7 +166,7 @@ def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     keep_going = not more and _run_alone(findings)
     line = f"make {'-k ' * keep_going}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
     build = _build(findings, line, "", ("make",), keep_going=keep_going)
-    before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not hold them"] * bool(findings.make_folders)
+    before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not track them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
     steps = [replace(build, run="\n".join([*before, build.run]))]
     steps += more if runs else [*more, *_run_those_that_can(findings)]
@@ -203,8 +203,8 @@ def _builder_steps(findings: Findings) -> list[_Step]:
     return [_build(findings, build, "", tools), _test("meson test -C build --print-errorlogs", (("junit", junit),))]
 
 
-_PATH = 'export PATH="$(dirname "$FCCTL_PYTHON"):$PATH"   # the Makefile calls python: one that has torch'
-_ARCH = 'export NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"   # for the target\'s GPU: the Makefile names none'
+_PATH = 'export PATH="$(dirname "$FCCTL_PYTHON"):$PATH"   # so that the Makefile calls a python that has torch'
+_ARCH = 'export NVCC_PREPEND_FLAGS="-arch=sm_$FCCTL_CUDA_ARCH"   # for the target\'s GPU: the Makefile has no -arch'
 
 
 def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str, ...] = ()) -> _Step:
@@ -368,7 +368,7 @@ def _step_text(step: _Step) -> str:
     if step.env:
         lines.append(f"  env: {step.env}")
     if step.keep_going:
-        lines.append("  keep_going: true   # what did not compile does not stop the others; the run fails at its end")
+        lines.append("  keep_going: true   # after a compile error, the other steps run; then the run fails")
     lines.append("  run: |")
     lines.extend(f"    {line}" for line in step.run.splitlines())
     if step.collect:

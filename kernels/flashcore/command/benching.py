@@ -69,7 +69,7 @@ def _null(kernel: Any, chosen: dict[str, shapes.Shape], modes: Sequence[str], re
             print(
                 f"  {name}/{mode}: {found['both']} of {repeats} within 1 % with an interval that contains 1; "
                 f"worst {found['worst']:.4f}, widest interval {found['widest']:.4f}, floor {found['floor']:.4f}, "
-                f"{found['covering_1_unfloored']} contain 1 without it",
+                f"{found['covering_1_unfloored']} contain 1 without the floor",
                 flush=True,
             )
     metrics["fewest_both"] = min(value for name, value in metrics.items() if name.endswith(".both"))

@@ -155,7 +155,7 @@ def take_in(cli: Cli, archives: tuple[Path, ...], dry_run: bool, form: str, at: 
             if done.renamed:
                 cli.note(
                     f"{plural(done.renamed, 'file')} renamed with underscores, because programs on this"
-                    f" computer act on the original names"
+                    f" computer give the original names a special meaning"
                 )
 
 

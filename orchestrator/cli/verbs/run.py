@@ -88,7 +88,7 @@ def run(
         raise click.UsageError("Missing argument 'JOB'.")
     if how.detach and (against or repeat > 1 or how.publish):
         option = "--compare" if against else "--repeat" if repeat > 1 else "--publish"
-        raise click.UsageError(f"{option} cannot be used with --detach: it needs the end of the run")
+        raise click.UsageError(f"{option} cannot be used with --detach: it needs the results of the run")
     if fail_on and not against:
         raise click.UsageError("--fail-on needs --compare RUN")
     name = job
@@ -122,7 +122,7 @@ def _repeat(
     for number in range(1, count + 1):
         cli.note(f"run {number} of {count}")
         launch(cli, how, wanted, there, tell=tell)
-    cli.note(f"to compare all {count} as one side: fcctl results compare RUN {','.join(done)}")
+    cli.note(f"to compare all {count} runs as one side: fcctl results compare RUN {','.join(done)}")
     if comparing is not None:
         with cli.services() as services:
             comparing.report(cli, services, done)

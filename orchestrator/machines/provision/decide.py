@@ -184,7 +184,7 @@ def _suspended(machine: Machine) -> Fail:
     return Fail(
         "conflict",
         f"{machine.name} is suspended in {machine.zone}",
-        cause="only a stopped machine can get a time limit, and a stop loses what this one has in memory",
+        cause="only a stopped machine can get a time limit, and a stop deletes the contents of its memory",
         hint="resume it, save your work and stop it yourself; then run the command again",
     )
 

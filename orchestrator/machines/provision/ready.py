@@ -153,7 +153,7 @@ class _Login:
                     cause=f"it was not made with {GUEST_ATTRIBUTES_ITEM} = TRUE; fcctl trusts only a key that the "
                     f"cloud or you confirmed",
                     hint=f"log in once with: {self._target.by_hand('ssh', machine.name, machine.zone)}; fcctl then "
-                    f"uses the key that this stores",
+                    f"uses the key that this login stores",
                 )
             self._parts.observer.phase("wake", f"{machine.name}: waiting for its guest agent to publish its host keys")
             self._clock.sleep(KNOCK_S)

@@ -173,12 +173,10 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
         raise Refusal(
             "conflict",
             "this host no longer has the files of run %s" % plan.resume_from,
-            "start the job again from its first step",
+            "start a new run: fcctl run JOB",
         )
     if before.tree_sha256 != plan.tree_sha256:
-        raise Refusal(
-            "conflict", "run %s used other source files" % plan.resume_from, "start the job again from its first step"
-        )
+        raise Refusal("conflict", "run %s used other source files" % plan.resume_from, "start a new run: fcctl run JOB")
     if not lost.write_lost_outcome(earlier):
         raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see its state: fcctl ps")
     os.makedirs(run.folder, exist_ok=True)

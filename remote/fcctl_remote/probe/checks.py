@@ -66,7 +66,7 @@ def _gpu(document: _Facts, expect: str) -> Iterator[_Check]:
     if not gpu["present"] and not installed:
         hint = "CUDA steps are unavailable on this machine; CPU steps run. Choose a GPU target: --on NAME"
         if expect == "gpu":
-            hint = "attach a GPU to this machine; if it needs none: --require none"
+            hint = "attach a GPU to this machine; to check without a GPU: --require none"
         yield "gpu.present", _severity(expect, "fail", "warn"), "this machine has no NVIDIA GPU", hint
     elif not gpu["present"]:
         yield "gpu.present", "info", "an NVIDIA GPU is installed: %s" % ", ".join(installed), None

@@ -145,10 +145,10 @@ def main(argv: list[str] | None = None, root: str | None = None) -> int:
     parser.add_argument("--out", metavar="DIR", help="also write DIR/environment.json")
     parser.add_argument(
         "--require", choices=REQUIRE, default="auto",
-        help="gpu: fail without a working GPU; none: GPUs do not matter; auto (default): gpu if one is installed",
+        help="gpu: fail without a working GPU; none: need no GPU; auto (default): gpu if one is installed",
     )  # fmt: skip
     parser.add_argument(
-        "--once", action="store_true", help="use what an earlier probe of this boot found, if that did not fail"
+        "--once", action="store_true", help="use the result of an earlier probe since the last boot, if it passed"
     )
     options = parser.parse_args(argv)
     document = _recall(root, options.require) if options.once and root else None

@@ -89,7 +89,7 @@ class _Collector:
         if len(self.stack) == 1 and tag not in ("testsuites", "testsuite"):
             raise ReaderError("not a JUnit report but <%s>" % clean(tag, 60))
         if len(self.stack) > MAX_ELEMENTS_DEEP or len(self.cases) >= MAX_ROWS:
-            raise ReaderError("too large or too deep for a test report")
+            raise ReaderError("too large or too deeply nested for a test report")
         if tag == "testcase" and self.case is None:
             self.case = _case(attributes)
         elif self.case is not None and self.stack[-2] == "testcase" and tag in _OUTCOMES:

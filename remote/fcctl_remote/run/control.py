@@ -67,7 +67,7 @@ class RunControl:
         if self.ending is None and self.signals.stop_asked:
             self._obey_cancel()
         if self.ending is None and self.connection is not None and self.connection.broken():
-            self.ending, self.message = "cancelled", "the fcctl that started this run has ended"
+            self.ending, self.message = "cancelled", "the fcctl process that started this run has ended"
             self.grace_s = ATTACHED_GRACE_S
         if self.ending is None and self.money_ends is not None and time.monotonic() >= self.money_ends:
             self.ending, self.message = "over_budget", "the run has spent its budget"
@@ -239,7 +239,7 @@ class GpuIdleWatch:
             self._say_that_nothing_is_measured()
         if self._since is None or now - self._since < rule.seconds:
             return None
-        return "no GPU reached %g %% for %s in step '%s'" % (rule.below_pct, _minutes(rule.seconds), self._step)
+        return "GPU utilisation below %g %% for %s in step '%s'" % (rule.below_pct, _minutes(rule.seconds), self._step)
 
     def _utilisations(self) -> Iterator[float]:
         """Of each new sample the busiest GPU's, percent; nothing of a sample in which one GPU does not report it."""

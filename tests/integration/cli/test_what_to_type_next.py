@@ -74,7 +74,7 @@ def test_a_run_that_never_reached_its_machine_keeps_the_cure(folder: Path) -> No
 
 
 def test_a_second_target_does_not_move_runs_to_this_computer_without_a_word(folder: Path) -> None:
-    said = "runs on this computer (target local); fcctl.toml also has box and l4: choose one with --on"
+    said = "the job runs on this computer (target local); fcctl.toml also has box and l4: choose one with --on"
     targets = '[targets.box]\nkind = "ssh"\nhost = "box"\n[targets.l4]\nkind = "ssh"\nhost = "l4"\n'
     (folder / "fcctl.toml").write_text(CONFIG + targets)
     assert said in run_fcctl("run", "one", "--dry-run", cwd=folder).err

@@ -538,10 +538,10 @@ def test_a_refusal_names_the_variants_that_take_it(cpu: launch.Kernel) -> None:
     q, k, v = tensors()
     with pytest.raises(Unsupported) as masked:
         cpu(q, k, v, mask=torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool))
-    assert masked.value.hint == "these do: flagship, extended"
+    assert masked.value.hint == "supported by: flagship, extended"
     with pytest.raises(Unsupported, match="cpu does not support window") as windowed:
         cpu.extended((Scores((3, 0)),), q, k, v)
-    assert windowed.value.hint == "these do: extended, decode, paged"
+    assert windowed.value.hint == "supported by: extended, decode, paged"
 
 
 def test_misaligned_tensors_are_refused_by_kernels_with_wide_loads(cpu: launch.Kernel) -> None:

@@ -51,7 +51,7 @@ def test_followed_it_is_collected_the_machine_stopped_and_resumed_on_demand(
     plan = workspace.fcctl("run", "train", "--on", "l4", "--dry-run").stdout
     assert "stops if no GPU reaches 5 % for 1.2 s in train" in plan
     done = workspace.fcctl("run", "train", "--on", "l4", check=5)
-    assert "no GPU reached 5 % for 1.2 s in step 'train'" in done.stdout + done.stderr
+    assert "GPU utilisation below 5 % for 1.2 s in step 'train'" in done.stdout + done.stderr
     assert "uses_gpu: false" in done.stdout + done.stderr
     record, (run_id,) = workspace.only_run(), workspace.runs()
     assert (record["status"], record["exit_code"]) == ("idle", 5)

@@ -42,7 +42,7 @@ def test_it_ends_as_idle_with_what_it_has(host: Host, agent: Agent, used: Path) 
     run_id = agent.submit(step("train", script), step("after", "true"), idle=RULE)
     outcome = agent.outcome(run_id)
     assert (outcome.status, outcome.exit_code) == ("idle", 5)
-    assert outcome.message == "no GPU reached 5 % for 1 s in step 'train'"
+    assert outcome.message == "GPU utilisation below 5 % for 1 s in step 'train'"
     train, after = outcome.steps
     assert (train.status, after.status) == ("cancelled", "skipped")
     assert "uses_gpu: false" in (train.hint or "")

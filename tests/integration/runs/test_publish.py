@@ -46,7 +46,7 @@ def test_what_a_failed_run_left_is_copied_and_its_end_counts(workspace: Workspac
     (workspace.root / "file").write_text("x")
     assert "not published" in workspace.fcctl("run", "fails", "--on", "box", "--publish", "file", check=100).stderr
     refused = workspace.fcctl("run", "fails", "--publish", "x", "--detach", check=2).stderr
-    assert "it needs the end of the run" in refused
+    assert "it needs the results of the run" in refused
 
 
 def test_a_passed_run_that_cannot_be_published_is_an_error_after_its_report(workspace: Workspace) -> None:

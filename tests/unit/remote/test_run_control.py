@@ -53,7 +53,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_the_run_ends_after_the_whole_time_and_not_before(machine: Machine) -> None:
     machine.watch.begin("train")
     assert machine.seconds(600, 4.9) is None, "600 samples are 599 seconds"
-    assert machine.seconds(1, 4.9) == "no GPU reached 5 % for 10 minutes in step 'train'"
+    assert machine.seconds(1, 4.9) == "GPU utilisation below 5 % for 10 minutes in step 'train'"
     assert not machine.warnings
 
 
