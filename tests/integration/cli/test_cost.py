@@ -37,7 +37,7 @@ def test_a_plan_says_what_it_costs_where_and_when_it_would_be_refused(fcctl: Fcc
     for said in ("$0.4240 an hour", "us-central1-a", "on demand", "$0.7068", "$10.00 a month", "unknown"):
         assert said in done.out
     assert "Of that, $0.0089 is for its disks and its address" in done.out
-    assert "priced as [targets.l4] describes it" in done.out
+    assert "The price is for the machine as [targets.l4] describes it" in done.out
     assert "REFUSED" not in done.out
     (workspace / "fcctl.toml").write_text(CONFIG.format(cap=0.1))
     assert "REFUSED" in fcctl("cost", "plan", "hello", "--on", "l4", cwd=workspace).out

@@ -132,7 +132,7 @@ def test_the_container_of_a_dead_supervisor_is_removed(host: Host, agent: Agent,
     [
         ("permission denied while trying to connect to the Docker daemon socket", "may not use docker", "usermod -aG"),
         ("Cannot connect to the Docker daemon", "docker does not run", "systemctl start docker"),
-        (None, "this machine has no docker", "leave `container` out"),
+        (None, "this machine has no docker", "remove `container`"),
     ],
 )
 def test_a_machine_without_docker_says_so(
