@@ -197,7 +197,7 @@ def _resident_blocks(m: Measured) -> int | None:
 #: A rule's name, its bottleneck, what to do about it, and when it fires.
 RULES: tuple[tuple[str, str, str, Callable[[Measured], Found]], ...] = (
     ("spills", "registers spill to local memory", "unroll less, use smaller tiles, or relax __launch_bounds__", spills),
-    ("stack", "an array lives in local memory",
+    ("stack", "an array is in local memory",
      "use only constants as array indices: unroll the loop fully, or use named registers", stack),
     ("scalar_fallback", "the arithmetic is scalar: tensor cores are idle while the SM is busy",
      "move products to the tensor cores (mma.sync or WMMA), and check for a remaining scalar path", scalar_fallback),

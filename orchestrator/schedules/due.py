@@ -179,9 +179,7 @@ def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: b
 def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool) -> Firing:
     late = (now.timestamp() - due.timestamp()) / 60
     if late > max(schedule.catch_up_minutes, 1.5):
-        return _firing(
-            schedule, due, now, "missed", f"noticed {late:.0f} minutes late (this computer slept or was off)"
-        )
+        return _firing(schedule, due, now, "missed", f"noticed {late:.0f} minutes late: this computer slept or was off")
     if running:
         return _firing(schedule, due, now, "overlap", "the previous firing is still active")
     return _firing(schedule, due, now, "started", f"{late:.0f} minutes late" if late >= 1.5 else None)

@@ -212,7 +212,7 @@ def test_files_of_a_run_are_opened_or_downloaded(page: Any, workspace: Workspace
     """A browser shows text; what it could take for a page is downloaded."""
     (workspace.root / f"results/runs/{RUN}/steps/bench/out/<b>.html").write_text("<script>window.hacked=1</script>")
     page.goto(f"./runs/{RUN}")
-    page.get_by_text(" files", exact=False).filter(visible=True).last.click()
+    page.locator("summary", has_text=" files").filter(visible=True).last.click()
     files = page.locator("#files")
     link = files.get_by_role("link", name="steps/bench/out/<b>.html")
     with page.expect_download() as download:

@@ -212,11 +212,11 @@ def sample_notes(old: Sequence[Row], new: Sequence[Row], metric: str) -> list[st
     notes = []
     left_out = sum(row.launch.left_out for row in rows)
     if left_out:
-        notes.append(f"{left_out} of {left_out + sum(len(r.launch.samples) for r in rows)} samples are not used: they "
-        f"are not finite numbers above 0, or differ by a factor of a million")  # fmt: skip
+        notes.append(f"fcctl does not use {left_out} of {left_out + sum(len(r.launch.samples) for r in rows)} samples: "
+        f"not finite, not above 0, or more than a million times off the median")  # fmt: skip
     lost = sum(row.launch.value(metric) is None for row in rows)
     if lost:
-        notes.append(f"{lost} of {len(rows)} launches have no {metric} and are not used")
+        notes.append(f"fcctl does not use {lost} of {len(rows)} launches: {metric} is missing")
     if not any(row.unit for row in rows):
         notes.append("the unit is not stated: fcctl assumes the same unit on both sides")
     return notes

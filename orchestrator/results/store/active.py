@@ -135,7 +135,7 @@ class FileActiveRun:
             if exc.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
                 raise
             raise ConflictError(
-                f"{final} exists already, where the run's results must be written",
+                f"could not write the run's results: {final} already exists",
                 cause=f"it has no {RECORD}, so it is not a complete run",
                 hint=f"move it elsewhere, then: fcctl pull-results {self.run_id}",
             ) from exc

@@ -261,7 +261,7 @@ class IncomingRun:
         """Whether :meth:`finish` can be called: for all runs of an archive, before it is for any. Raises FcctlError:
         this is no complete run; ConflictError: something has its name by now."""
         if self._final.exists():
-            raise ConflictError(f"run {self.run_id} exists already", hint=f"see its files: ls {self._final}")
+            raise ConflictError(f"run {self.run_id} already exists", hint=f"see its files: ls {self._final}")
         try:
             read_record(self._folder, self.run_id)
         except DamagedRecord as exc:

@@ -74,7 +74,7 @@ class FileStore:
         FcctlError: the disk is full or not writable."""
         places = self._places(run_id)
         if places.active.exists() or places.final.exists():
-            raise ConflictError(f"run {run_id} exists already", hint="start the run again: it then gets a new id")
+            raise ConflictError(f"run {run_id} already exists", hint="start the run again: it then gets a new id")
         fresh = self.root / "active" / f"{NEW}{run_id}"
         with disk_errors("write the run's plan", self.root, again="start the run again"):
             self._sweep()

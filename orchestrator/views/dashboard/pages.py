@@ -215,7 +215,7 @@ def _reserved(found: Outlook) -> Iterator[Grid]:
         for one in found.reservations
     )  # fmt: skip
     if rows:
-        header = ("target", "reserved", "cost so far", "for", "command to stop it")
+        header = ("target", "reserved", "cost so far", "reserved for", "command to stop it")
         yield Grid(header, rows, "Reserved for active runs and machines", numbers=(1, 2))
 
 

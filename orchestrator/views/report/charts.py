@@ -50,7 +50,7 @@ def best_so_far(tuned: Tuned) -> Chart | None:
     rows = tuple((name, *(_after(curve, mark) for mark in marks)) for name, curve in curves)
     caption = (
         f"The best configuration of {tuned.label} found after each trial, relative to the default's time. The"
-        " chart adds 5 % to the time of a short measurement and leaves out configurations with wrong results."
+        " search adds 5 % to the time of a short measurement; configurations with wrong results are not shown."
     )
     if len(curves) > 1:
         caption += " The dashed line is a random search with the same budget."
@@ -178,7 +178,7 @@ def spread(table: Table) -> Chart | None:
     )
     caption = (
         f"How the samples of each timing{_of(table)} are distributed around its median; darker means more samples."
-        f" The outermost {_TRIM:g} % at each end are not drawn; the table below has them."
+        f" The outermost {_TRIM:g} % at each end are not drawn; the table below shows the maximum."
     )
     header = ("", "samples", "p1", "p10", "p90", "p99", "max")
     return Chart("latency", "Latency distributions", caption, spec, header, cells)

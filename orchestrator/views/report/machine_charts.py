@@ -211,7 +211,7 @@ def telemetry(run: RunPart) -> Chart | None:
         figures = (_range([s.values[key] for s in during if key in s.values]) for key, _ in shown)
         cells.append((name, f"{start - origin:.0f} s", f"{seconds:.0f} s", *figures))
     spec: Spec = {"vconcat": panels, "spacing": 8, "resolve": {"scale": {"x": "shared"}}}
-    header = ("step", "from", "for", *(said for _, said in shown))
+    header = ("step", "start", "duration", *(said for _, said in shown))
     title = "Telemetry during the steps"
     return Chart("telemetry", title, _telemetry_caption(run), spec, header, tuple(cells))
 

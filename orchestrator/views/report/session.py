@@ -235,7 +235,7 @@ def blocks(report: SessionReport) -> Iterator[Block]:
     if report.runs:
         yield Heading("Runs")
         yield Grid(
-            ("run", "job", "status", "result", "took", "cost", "commit"),
+            ("run", "job", "status", "result", "duration", "cost", "commit"),
             tuple((Cell(r.run_id), r.job, Cell(r.status, kind="status"), f"{r.figure} {r.against}".strip(),
                    duration(r.seconds), usd(r.usd), r.commit[:9] + (" + changes" if r.dirty else ""))
                   for r in report.runs),

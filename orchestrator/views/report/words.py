@@ -127,7 +127,7 @@ def run_facts(run: RunPart) -> list[tuple[str, str]]:
     facts = [
         ("run", run.run_id), ("job", f"{job}: {clean(record.title, 200)}" if record.title else job),
         ("target", clean(record.target, 40)), ("status", record.status), ("started", f"{started} UTC"),
-        ("took", duration(run.seconds) if run.seconds is not None else ""), ("cost", price),
+        ("duration", duration(run.seconds) if run.seconds is not None else ""), ("cost", price),
         ("commit", commit + (" + changes" if record.source.dirty else "")),
         ("source tree", clean(record.source.tree_sha256[:12])), *run.machine,
     ]  # fmt: skip

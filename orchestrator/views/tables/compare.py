@@ -295,7 +295,7 @@ def _section(
 
 def _facts(facts: Sequence[Difference], of: str) -> Grid:
     moved, several = any(d.change is not None for d in facts), any(d.fact for d in facts)
-    header = ("fact", *((of,) if several else ()), "old", "new", *(("moved",) if moved else ()))
+    header = ("fact", *((of,) if several else ()), "old", "new", *(("change",) if moved else ()))
     rows = []
     for d, short in zip(facts, apart([d.name for d in facts], 64), strict=True):
         change = ("" if d.change is None else f"{100 * d.change:+.0f} %",) if moved else ()

@@ -95,7 +95,7 @@ def _build(content: dict[str, Any]) -> Iterator[Block]:
     yield _joined((
         clean(content.get("variant") or "", 40), clean(content.get("tool") or "", 48),
         " ".join(clean(arch, 12) for arch in listed(content.get("archs"))),
-        f"does not run on {clean(lacking, 12)}: it has no PTX" if lacking else "",
+        f"no machine code for {clean(lacking, 12)}: it runs there only if it has PTX" if lacking else "",
         "cached" if content.get("cached") is True else duration(seconds) if seconds is not None else "",
     ))  # fmt: skip
     kernels = objects(content.get("kernels"))

@@ -125,7 +125,7 @@ def _records(records: Sequence[Record]) -> Grid:
         run, commit = _run(point, {}), clean((point.git_commit or "")[:10])
         rows.append((point.created[:10], run, commit, microseconds(point.p50), *gains))
     caption = f"{plural(len(records) - 1, 'record')} after the first run, each faster than all before it"
-    header = ("date", "run", "commit", "p50", "gain", "vs first")
+    header = ("date", "run", "commit", "p50", "vs previous", "vs first")
     return Grid(header, tuple(rows), caption, numbers=(3, 4, 5), optional=(1,))
 
 

@@ -35,7 +35,7 @@ def session_line(one: SessionStatus, now: float) -> str:
         f"stopped by the cloud in {duration(budget.seconds_left)}",
     ]
     if one.found.stage != "open":
-        parts.append({"starting": "waking", "leaving": "stopping"}[one.found.stage])
+        parts.append({"starting": "starting", "leaving": "stopping"}[one.found.stage])
     elif one.runs_on_it:
         parts.append(f"running {clean_text(one.runs_on_it[0])}")
     elif one.idle_stop is not None:
@@ -67,7 +67,7 @@ _STYLES = {
     "run": "good", "session": "hint", "kept": "hint", "up": "hint", "off": "soft", "foreign": "doubt",
     "person": "doubt", "stray": "bad",
 }  # fmt: skip
-_COLUMNS = ("TARGET", "KIND", "STATE", "ZONE", "ADDRESS", "GPU", "$/H", "SINCE", "ENDS", "WHAT")
+_COLUMNS = ("TARGET", "KIND", "STATE", "ZONE", "ADDRESS", "GPU", "$/H", "SINCE", "ENDS", "NOTE")
 
 
 def gpus(machine: Machine) -> str:
@@ -117,7 +117,7 @@ def orphan_json(orphan: Orphan) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- people
 def print_rows(rows: list[Row], console: Console, now: float) -> None:
     """One line a machine; what does not fit the terminal stands below the table."""
-    narrow = tuple(map(_COLUMNS.index, ("WHAT", "ADDRESS", "KIND", "ZONE", "GPU")))
+    narrow = tuple(map(_COLUMNS.index, ("NOTE", "ADDRESS", "KIND", "ZONE", "GPU")))
     show_blocks(console, [Grid(_COLUMNS, tuple(_cells(row, now) for row in rows), optional=narrow, below=narrow)])
 
 

@@ -76,7 +76,7 @@ def runs_grid(
     """One line a run, with the figure that stands for it, and a box to choose it by. ``known``: runs, newest first,
     among which the earlier ones of each job and GPU are found."""
     money = any(row.usd for row in rows)
-    header = ("run", "status", "result", "change", "took", "age", *(("cost",) if money else ()), "commit", "GPU")
+    header = ("run", "status", "result", "change", "duration", "age", *(("cost",) if money else ()), "commit", "GPU")
     trends = dict(_trends(known, heads))
     lines = []
     for row in rows:

@@ -29,7 +29,7 @@ def test_what_is_reserved_free_and_to_be_expected(tmp_path: Path, private_home: 
         assert any(row.startswith("here$3.60$") and f"run {run_id}fcctl attach {run_id}" in row for row in shown), shown
         assert "this month$90.00$0.00-$3.60$86.40" in " ".join(shown)
         assert "reserved$3.60" in shown
-        assert "with the cloud&#39;s own records: fcctl hosts audit" in page
+        assert "with the cloud&#39;s records: fcctl hosts audit" in page
         assert f"total${found['forecast']['total_usd']:.2f}of $90.00" in shown
         wait_for(lambda: re.search(r"<strong>\$0\.[0-9]+</strong> today of \$80", site.ask("/").text))
     workspace.fcctl("cancel", run_id, "--grace", "0")

@@ -105,7 +105,7 @@ PHRASES_GONE = re.compile(
     r"|for instance|wants|look(?:ed)? at|else (?:all|the|from)|take (?:it|the marks) away|too little to begin"
     r"|buys|was asked for|comes? back|(?<!there )(?:is|are) no [a-z]+|input should be|turn(?:s|ed)? on|is gone"
     r"|is letting|cut off|makes no sense|nonsense|out of reach|hung up|fell silent|do not compare|free some space"
-    r"|not (?:here|there)|time line|top line|under history)\b",
+    r"|not (?:here|there)|time line|top line|under history|book of spending|best before|less is better|at worst)\b",
     re.IGNORECASE,
 )
 IN_PLAIN_WORDS = ("orchestrator", "remote", "kernels/flashcore")

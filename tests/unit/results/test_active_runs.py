@@ -100,7 +100,7 @@ def test_a_run_out_of_an_archive_is_written_in_order_and_joins_the_others_whole(
     assert store.get(run_id) == make_record(run_id)
     assert [row.run_id for row in store.rows()] == [run_id]
     late = store.incoming(run_id)
-    with pytest.raises(ConflictError, match="exists already"):
+    with pytest.raises(ConflictError, match="already exists"):
         late.check()
     with pytest.raises(ConflictError, match="is still active"):
         store.incoming(begin(store).run_id)

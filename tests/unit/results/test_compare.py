@@ -195,7 +195,7 @@ def test_a_sample_that_is_no_time_is_said_and_hides_no_regression(odd: object) -
         (found,) = compare(launches(10.0), launches(11.0), Options(metric=metric)).benchmarks
         assert found.verdict == "slower"
         assert found.effect.ratio == pytest.approx(1.1, rel=0.01)
-        assert any(note.startswith("8 of 904 samples are not used") for note in found.notes)
+        assert any(note.startswith("fcctl does not use 8 of 904 samples") for note in found.notes)
 
 
 def test_many_samples_that_are_no_times_decide_nothing() -> None:
@@ -214,7 +214,7 @@ def test_a_launch_without_the_metric_is_said() -> None:
     old = rows(*(document(entry("a", samples(10.0, seed=i))) for i in range(5)))
     new = rows(*(document(entry("a", samples(10.0, n=112 if i else 90, seed=i))) for i in range(5)))
     (found,) = compare(old, new, Options(metric="p99")).benchmarks
-    assert "1 of 10 launches have no p99 and are not used" in found.notes
+    assert "fcctl does not use 1 of 10 launches: p99 is missing" in found.notes
 
 
 @pytest.mark.parametrize("metric", ["min", "p90", "p99"])

@@ -330,7 +330,7 @@ def test_a_status_has_one_sign_on_terminals_and_pages() -> None:
 def test_a_build_without_code_for_the_machine_s_gpu_says_so(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps({**sample_run.BUILD, "no_code_for": "sm_90"}))
     record = with_step(sample_run.record(), documents=[DocumentRecord(kind="build", path="b.json")])
-    assert "does not run on sm_90: it has no PTX" in printed(record, tmp_path, width=100)
+    assert "no machine code for sm_90: it runs there only if it has PTX" in printed(record, tmp_path, width=100)
 
 
 def test_the_unit_of_a_metric_is_not_cut_off(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_search_against_control_elites_and_failures(report: Report) -> None:
     assert (searched, held_out) == ("0.800 [0.790, 0.810]", "0.850 [0.840, 0.860]")
     assert times == "mission 4.20 us, s256 (held out) 2.90 us"
     assert one.reasons.rows == (("crashed", "2", "SIGSEGV"),)
-    assert dict(one.facts)["time spent on timing"] == "66 %"
+    assert dict(one.facts)["GPU time for checks and timing"] == "66 %"
 
 
 def test_a_search_is_drawn_over_its_parameters(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def summary(shown: Shown) -> str:
 def test_the_end_of_the_search_tells_what_it_found_and_how_to_take_it_over(tmp_path: Path) -> None:
     text = summary(shown(tmp_path, tuning()))
     for wanted in (
-        "4 of 4: 2 complete, 2 crashed", "timed on NVIDIA L4", "took 1 min 01 s", "crashed 2 SIGSEGV",
+        "4 of 4: 2 complete, 2 crashed", "timed on NVIDIA L4", "duration 1 min 01 s", "crashed 2 SIGSEGV",
         "TILE=128 0.800 [0.790, 0.810] 0.850 [0.840, 0.860] ✓ faster",
         "default TILE=64 STAGES=1", "below 1 is faster",
         f"add the result to your table: fcctl tune --adopt {sample_run.RUN_ID}",
