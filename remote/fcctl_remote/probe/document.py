@@ -148,7 +148,7 @@ def main(argv: list[str] | None = None, root: str | None = None) -> int:
         help="gpu: fail without a working GPU; none: need no GPU; auto (default): gpu if one is installed",
     )  # fmt: skip
     parser.add_argument(
-        "--once", action="store_true", help="use the result of an earlier probe since the last boot, if it passed"
+        "--once", action="store_true", help="use the result of an earlier probe since the last boot, if it did not fail"
     )
     options = parser.parse_args(argv)
     document = _recall(root, options.require) if options.once and root else None

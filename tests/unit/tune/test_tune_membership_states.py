@@ -97,7 +97,7 @@ class Hosts(RuleBasedStateMachine):
             if one.name == name:
                 for _ in range(2):  # calls that failed there
                     self.membership.leave_out(one.key, "its disk is full")
-                assert self.words(name)[-2] != "left out", "it is told once"
+                assert self.words(name)[-2] != "not used", "it is told once"
         self._look(seconds)
 
     @rule(seconds=SECONDS)
@@ -153,7 +153,7 @@ class Hosts(RuleBasedStateMachine):
     def is_told(self, name: str) -> bool:
         """Whether who listens takes it to be there."""
         words = self.words(name)
-        return bool(words) and words[-1] not in ("lost", "left out")
+        return bool(words) and words[-1] not in ("lost", "not used")
 
     @invariant()
     def what_is_said_is_in_turns(self) -> None:
@@ -162,7 +162,7 @@ class Hosts(RuleBasedStateMachine):
             for word in self.words(name):
                 if word == "lost":
                     assert is_there
-                if word in ("lost", "left out"):
+                if word in ("lost", "not used"):
                     is_there = False
                     continue
                 assert not is_there, "it came twice"
