@@ -248,7 +248,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
 
 
 def spending_book(workspace: Workspace) -> SpendingBook:
-    """The user's book of spending, as the workspace sees it."""
+    """The user's ledger, as the workspace sees it."""
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.firings import FIRING
 

@@ -1,4 +1,4 @@
-"""The user's book of spending, ``book.jsonl`` in the state folder: one append-only file for all workspaces with
+"""The user's ledger, ``book.jsonl`` in the state folder: one append-only file for all workspaces with
 reservations, costs of runs, and what the cloud said of machines and resources. A line is one change, ``CRC KIND JSON``
 with ``TAB KIND JSON`` for each further entry, written whole or not at all and on disk before the call returns. A torn
 last line is cut off; a damaged line costs only itself, and is counted."""

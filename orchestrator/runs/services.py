@@ -36,7 +36,7 @@ class Services(MachineParts):
     store: FileStore
     source: SourceReader
     notifier: Notifier
-    #: Opens the user's book of spending; see :attr:`spending`.
+    #: Opens the user's ledger; see :attr:`spending`.
     open_book: Callable[[], SpendingBook]
     #: The caps of this workspace.
     budget: Budget
@@ -71,5 +71,5 @@ class Services(MachineParts):
 
     @property
     def has_opened_book(self) -> bool:
-        """Whether this command has used the book of spending."""
+        """Whether this command has used the ledger."""
         return "spending" in vars(self)

@@ -147,8 +147,8 @@ class FleetCoordinator:
         if self._lines <= MAX_LINES:
             self._notes.note(line)
         name, _, text = line.removeprefix("host ").partition(": ")
-        self._there[name] = text != "lost" and not text.startswith("left out")
-        if name in self.members and text.startswith("left out"):
+        self._there[name] = text != "lost" and not text.startswith("not used")
+        if name in self.members and text.startswith("not used"):
             self.members[name].left_out.set()
 
     def _end(self, news: str | None, *, in_order: bool) -> None:

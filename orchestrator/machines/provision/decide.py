@@ -345,7 +345,7 @@ def _exists(policy: Policy, tried: Sequence[Attempt], now: float, snapshot: str 
     """The name is taken, yet no machine is seen: one is just coming or going, or its disk was left behind."""
     last = tried[-1]
     if in_a_row(tried) < 4:
-        wait = _pause(last, in_a_row(tried), now, f"{policy.name} exists already")
+        wait = _pause(last, in_a_row(tried), now, f"{policy.name} already exists")
         return wait or Create(last.zone, last.way, snapshot)
     message = last.refusal.message if last.refusal else ""
     return Fail("conflict", f"the name {policy.name} is in use in {last.zone}, but not by a machine", cause=message,

@@ -82,7 +82,7 @@ class Outlook:
     remarks: tuple[LedgerNote, ...]
     #: Today, this month and ever, with what is active and not booked yet.
     until_now: Spending
-    #: Lines of the book of spending that cannot be read.
+    #: Lines of the ledger that cannot be read.
     damaged: int
 
     @property

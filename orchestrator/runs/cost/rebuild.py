@@ -1,4 +1,4 @@
-"""Rebuilds the book of spending from runs and sessions, and finds reservations whose run or session was deleted.
+"""Rebuilds the ledger from runs and sessions, and finds reservations whose run or session was deleted.
 It only adds, and may be repeated; damaged lines are kept beside the book."""
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Membership:
         if joined is not None and joined.host.key == key:
             del self._joined[name]
             self._announced.discard(name)
-        self._notice("host %s: left out: %s" % (name, one_line(reason)))
+        self._notice("host %s: not used: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
 
 
