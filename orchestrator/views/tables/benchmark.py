@@ -16,6 +16,8 @@ from orchestrator.views.report.model import Row, Table
 from orchestrator.views.report.words import bounds
 
 MAX_ROWS = 60
+#: As many kernels are named above the table.
+MAX_NAMES = 3
 #: Further from 1 than this, a kernel's ratio to itself says that the machine was too busy to measure on.
 NULL_TOLERANCE = 0.1
 _STATS, _PERCENTILES = ("n", "p50", "p90", "p99", "min", "mean"), ("p50", "p90", "p99")
@@ -39,7 +41,8 @@ def benchmark(shown: Shown) -> Iterator[Block]:
     timed = [(table, row) for table in made for row in table.ours or table.rows[:1]]
     if timed:
         units = " / ".join(sorted({unit_name(table.unit) for table in made}))
-        names = " and ".join(dict.fromkeys(row.label for _, row in timed if row.case and not row.sized))
+        kernels = list(dict.fromkeys(row.label for _, row in timed if row.case and not row.sized))
+        names = " and ".join(kernels) if len(kernels) <= MAX_NAMES else plural(len(kernels), "kernel")
         facts = (f"{names} on {made[0].machine}" if names else "", f"times in {units}")
         yield Text(" · ".join(filter(None, facts)), style="soft")
         if known := [_MODES[mode] for mode in modes if mode in _MODES]:

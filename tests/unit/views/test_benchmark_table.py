@@ -13,6 +13,7 @@ from rich.console import Console
 from fcctl_remote import readers
 from orchestrator.results.documents import Document, Documents
 from orchestrator.results.look import Shown
+from orchestrator.views.blocks import Text
 from orchestrator.views.table import show_blocks
 from orchestrator.views.tables.benchmark import benchmark
 from tests.support import sample_run
@@ -145,3 +146,11 @@ def test_a_grade_that_its_authors_gave_is_told(h200: dict[str, Any]) -> None:
     row = next(r for r in h200["benchmarks"] if r["name"] == "mission")
     row["grade"] = {"letter": "A+", "next_step": "search the parameters"}
     assert "grade A+ of mission  next: search the parameters" in shown(h200)
+
+
+def test_above_many_kernels_stands_their_number(h200: dict[str, Any]) -> None:
+    made = [{**h200, "label": label, "variant": label} for label in ("stage2", "fused", "stage5", "flagship")]
+    documents = [Document("bench", "benchmark", f"{one['label']}.json", one) for one in made]
+    for count, words in ((3, "stage2 and fused and stage5 on NVIDIA H200"), (4, "4 kernels on NVIDIA H200")):
+        blocks = benchmark(Shown(sample_run.record(), Path(), Documents(tuple(documents[:count]))))
+        assert next(block.text for block in blocks if isinstance(block, Text)).startswith(words)
