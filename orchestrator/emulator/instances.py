@@ -50,7 +50,8 @@ def insert(call: Call) -> dict[str, Any]:
     paths = [path_of(attached["source"]) for attached in resource["disks"]]
     created = [path for path in paths if call.world.disks[path]["status"] == "CREATING"]
     ready = [(0.0, "disk_ready", {"path": path}) for path in paths]
-    plan = [*ready, *power.starting(call.world, created)]
+    visible, *starting = power.starting(call.world, created)
+    plan = [visible, *ready, *starting]
     undo = [(0.0, "forget", {"created": created})]
     return call.begin("insert", path, plan, target_id=resource["id"], undo=undo)
 

@@ -155,8 +155,13 @@ def _backend(timing: Timing) -> str:
 
 
 def _backend_label(timing: Timing) -> str:
-    backend = _backend(timing)
-    return f"SDPA {BACKENDS.get(backend, backend)}" if timing.variant.lower().startswith("sdpa-") else "SDPA"
+    """PyTorch's attention by its backend; another reference by its own name."""
+    if timing.variant.lower().startswith("sdpa-"):
+        backend = _backend(timing)
+        return f"SDPA {BACKENDS.get(backend, backend)}"
+    if "sdpa" in f"{timing.name} {timing.variant}".lower():
+        return "SDPA"
+    return "PyTorch" if timing.variant.lower() in ("", "pytorch", "torch") else timing.variant
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:

@@ -128,6 +128,11 @@ class Table:
     def ours(self) -> tuple[Row, ...]:
         return tuple(r for r in self.rows if not r.is_reference)
 
+    @property
+    def rival(self) -> str:
+        """What its references are called: ``SDPA`` if all are PyTorch's attention."""
+        return "SDPA" if all(r.label.startswith("SDPA") for r in self.rows if r.is_reference) else "reference"
+
 
 @dataclass(frozen=True)
 class Goal:

@@ -44,7 +44,6 @@ _RULES = (
     "Each rule (docs/report.md) compares a number with a threshold; both are shown. The order is by the share of the"
     " time that the finding concerns, which is not an expected speedup."
 )
-_COMPARED = {"vs SDPA math": "math", "vs SDPA flash": "flash", "vs fastest SDPA": "best"}
 #: The kernel that a project began with.
 BASELINE = "baseline"
 #: Bars longer than this many of the shortest say nothing of it; and bars that are drawn.
@@ -131,7 +130,8 @@ def _others(report: Report) -> Iterator[Block]:
 
 def _time(row: Row, table: Table) -> str:
     """``4.51 µs, 2.02x faster than the fastest SDPA [2.01, 2.03]``; what is known of it."""
-    return f"{microseconds(row.typical)} {unit_name(table.unit)}{_faster(row.against.get('best'), 'the fastest SDPA')}"
+    faster = _faster(row.against.get("best"), f"the fastest {table.rival}")
+    return f"{microseconds(row.typical)} {unit_name(table.unit)}{faster}"
 
 
 def _over_baseline(row: Row, table: Table) -> str:
@@ -165,9 +165,10 @@ def _timing(row: Row, table: Table) -> dict[str, str | Cell]:
     if "p50" not in row.stats and row.typical is not None:
         times[0] = f"{microseconds(row.typical)} (mean)"
     bound = f"({row.roofline_bound})" if row.roofline_bound else ""
+    compared = {"math": "SDPA math", "flash": "SDPA flash", "best": f"fastest {table.rival}"}
     return {
         "kernel": row.label, **dict(zip((f"p50, {unit_name(table.unit)}", "p90", "p99"), times, strict=True)),
-        **{name: _compared(row.against.get(key)) for name, key in _COMPARED.items()},
+        **{f"vs {name}": _compared(row.against.get(key)) for key, name in compared.items()},
         "of roofline": "" if row.roofline_pct is None else Cell(f"{row.roofline_pct:.0f} %", bound),
         "grade": row.grade.letter if row.grade else "",
         "max error": small(row.correctness.max_err) if row.correctness else "",

@@ -124,7 +124,7 @@ def _heat_map(tables: Sequence[Table], kernels: Sequence[str], name: str, report
                              "said": f"{kernel} on {table.case}: {time}, {texts[-1]}"})  # fmt: skip
         lines.append((kernel, *texts))
     shapes = [table.case for table in tables]
-    what = "the fastest SDPA" if referenced else "the fastest kernel at that size"
+    what = f"the fastest {tables[0].rival}" if referenced else "the fastest kernel at that size"
     mode = tables[0].mode
     where = ", ".join(filter(None, (mode, tables[0].machine if len(report.gpus) > 1 else "")))
     caption = (

@@ -88,7 +88,7 @@ def verdict(report: Report) -> Iterator[str]:
         best = table.ours[0]
         compared = [
             against(best.against[key].value, name)
-            for key, name in (("best", "the fastest SDPA"), ("math", "SDPA math"), ("flash", "SDPA flash"))
+            for key, name in (("best", f"the fastest {table.rival}"), ("math", "SDPA math"), ("flash", "SDPA flash"))
             if key in best.against
         ]
         among = f", the shortest of {len(table.ours)} timings," if not table.case and len(table.ours) > 1 else ""

@@ -50,13 +50,15 @@ def benchmark(shown: Shown) -> Iterator[Block]:
         rivals = [
             name for name in dict.fromkeys(row.label for _, row in timed) if any(name in r.against for _, r in timed)
         ]
-        yield _grid([_cells(table, row, rivals[:RIVALS]) for table, row in timed[:MAX_ROWS]])
+        lines = [_cells(table, row, rivals[:RIVALS]) for table, row in timed[:MAX_ROWS]]
+        yield _grid(lines, is_sdpa={table.rival for table in made} == {"SDPA"})
         yield from more(timed, MAX_ROWS)
         yield from _notes([document.content for document in shown.documents.of("benchmark")], made)
 
 
-def _grid(lines: Sequence[dict[str, Cell]]) -> Grid:
-    """Without the columns that have no value, and without the mode or the kernel that all have."""
+def _grid(lines: Sequence[dict[str, Cell]], *, is_sdpa: bool) -> Grid:
+    """Without the columns that have no value, and without the mode or the kernel that all have. A reference that is not
+    PyTorch's attention is called a reference."""
     several = {key for key in ("mode", "kernel") if len({line[key].text for line in lines}) > 1}
     by_mean = any(line["mean"].text and not line["p50"].text for line in lines)  # nvbench without its samples
     columns = [
@@ -67,8 +69,13 @@ def _grid(lines: Sequence[dict[str, Cell]]) -> Grid:
     left = len([key for key in columns if key in ("benchmark", "mode", "kernel")])
     optional = tuple(key if isinstance(key, int) else columns.index(key) for key in _OPTIONAL if key in (-1, *columns))
     first = "case" if any(line["kernel"].text for line in lines) else columns[0]
+    titles = (
+        columns[1:]
+        if is_sdpa
+        else [key.replace("SDPA\nbackend", "its\nname").replace("SDPA", "reference") for key in columns[1:]]
+    )
     return Grid(
-        (first, *columns[1:]), tuple(tuple(line[key] for key in columns) for line in lines), "Times",
+        (first, *titles), tuple(tuple(line[key] for key in columns) for line in lines), "Times",
         numbers=tuple(range(left, len(columns))), optional=optional,
         group=columns.index("mode") if "mode" in columns else None,
     )  # fmt: skip

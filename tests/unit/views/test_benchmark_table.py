@@ -154,3 +154,14 @@ def test_above_many_kernels_stands_their_number(h200: dict[str, Any]) -> None:
     for count, words in ((3, "stage2 and fused and stage5 on NVIDIA H200"), (4, "4 kernels on NVIDIA H200")):
         blocks = benchmark(Shown(sample_run.record(), Path(), Documents(tuple(documents[:count]))))
         assert next(block.text for block in blocks if isinstance(block, Text)).startswith(words)
+
+
+def test_a_reference_that_is_not_pytorchs_attention_has_its_own_name() -> None:
+    def entry(name: str, variant: str, time: float, role: str) -> dict[str, Any]:
+        return {"name": name, "case": "n=1024", "variant": variant, "role": role, "unit": "us", "stats": {"p50": time}}
+
+    made = [entry("n=1024", "mine", 10.0, ""), entry("n=1024/cublas", "cublas", 20.0, "reference")]
+    found = {"benchmark": "n=1024", "against": "n=1024/cublas", "ratio": 0.5}
+    text = shown({"kind": "benchmark", "benchmarks": made, "comparisons": [found]}, 110)
+    assert "SDPA" not in text
+    assert ["n=1024", "10.00", "20.00", "cublas", "2.00x", "faster"] in [line.split() for line in text.splitlines()]
