@@ -109,7 +109,7 @@ def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
 def _row(document: Document, timing: Timing, entry: dict[str, Any], peers: Peers, gpu: str) -> Row:
     ours, content = not timing.is_reference, document.content
     named = timing.variant or timing.name
-    if ours and timing.variant and content.get("label"):
+    if ours and content.get("label") and timing.variant and timing.variant == content.get("variant", timing.variant):
         named = str(content["label"])
     letter, step = part(entry, "grade", "letter"), part(entry, "grade", "next_step")
     return Row(

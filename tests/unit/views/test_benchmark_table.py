@@ -149,7 +149,7 @@ def test_a_grade_that_its_authors_gave_is_told(h200: dict[str, Any]) -> None:
 
 
 def test_above_many_kernels_stands_their_number(h200: dict[str, Any]) -> None:
-    made = [{**h200, "label": label, "variant": label} for label in ("stage2", "fused", "stage5", "flagship")]
+    made = [{**h200, "label": label} for label in ("stage2", "fused", "stage5", "flagship")]
     documents = [Document("bench", "benchmark", f"{one['label']}.json", one) for one in made]
     for count, words in ((3, "stage2 and fused and stage5 on NVIDIA H200"), (4, "4 kernels on NVIDIA H200")):
         blocks = benchmark(Shown(sample_run.record(), Path(), Documents(tuple(documents[:count]))))
@@ -165,3 +165,12 @@ def test_a_reference_that_is_not_pytorchs_attention_has_its_own_name() -> None:
     text = shown({"kind": "benchmark", "benchmarks": made, "comparisons": [found]}, 110)
     assert "SDPA" not in text
     assert ["n=1024", "10.00", "20.00", "cublas", "2.00x", "faster"] in [line.split() for line in text.splitlines()]
+
+
+def test_a_label_is_that_of_the_documents_own_kernel() -> None:
+    made = [{"name": name, "variant": kind, "unit": "us", "stats": {"p50": time}}
+            for name, kind, time in (("s64", "cpu", 10.0), ("s64/numpy", "numpy", 20.0))]  # fmt: skip
+    text = shown({"kind": "benchmark", "label": "cpu:TILE=8", "variant": "cpu", "benchmarks": made}, 110)
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith("s64")] == [
+        ["s64", "cpu:TILE=8"], ["s64", "numpy"],
+    ]  # fmt: skip
