@@ -118,7 +118,8 @@ class SessionReport:
 def session_report(services: Services, record: SessionRecord, progress: Progress | None) -> SessionReport:
     """Reads the store and the ledger; asks no machine and no cloud. ``progress``: None if the project has no phases."""
     store = services.store
-    rows = [row for run_id in record.runs for row in store.rows(run_id=run_id)]
+    listed = (row for run_id in record.runs for row in store.rows(run_id=run_id))
+    rows = sorted(listed, key=lambda row: (row.created, row.run_id))  # ids of one second are in no order
     heads = headlines(store, rows)
     here = {row.run_id for row in rows}
     entries = [line for line in lines(services, until_now=True) if line.run_id in {*record.runs, record.session_id}]
