@@ -21,7 +21,8 @@ def git_environment() -> dict[str, str]:
 
 
 def run_git(folder: Path, *words: str, timeout_s: float) -> str:
-    """What git prints in ``folder``. Raises GitFailed, also without git."""
+    """Runs ``git WORDS`` in ``folder`` and returns its output. Raises GitFailed: git failed, took longer than
+    ``timeout_s``, or is not installed."""
     try:
         done = subprocess.run(
             [shutil.which("git") or "git", *words], cwd=folder, env=git_environment(), stdin=subprocess.DEVNULL,

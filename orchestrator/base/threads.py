@@ -25,7 +25,8 @@ def in_thread(action: Callable[[], R], name: str) -> Future[R]:
 
 
 def when_late(answer: Future[R], dispose: Callable[[R], object]) -> None:
-    """Disposes of a result that nobody waits for any more."""
+    """Calls ``dispose`` with the result of ``answer`` once there is one, for example to close a connection that was
+    made after its caller had given up. Not called if ``answer`` failed."""
 
     def done(future: Future[R]) -> None:
         if future.exception() is None:

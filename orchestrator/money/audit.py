@@ -1,5 +1,5 @@
-"""What is billed, for whom and until when, and the ledger against the cloud's own account of when machines were on: the
-rules behind ``fcctl hosts audit``. Pure."""
+"""The rules of ``fcctl hosts audit``: which machines are billed, for which owner and until when; and differences
+between the ledger and the cloud's list of operations. Pure."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ def closings(known: Iterable[UsageRecord], operations: Sequence[Operation], now:
 def corrections(
     known: Iterable[UsageRecord], times: Sequence[PowerInterval], like: UsageRecord, now: float
 ) -> list[UsageRecord]:
-    """Returns records of what nobody saw, or saw otherwise than the cloud has it, since the first ``known`` record of
-    one machine. ``times`` are from the cloud; ``like`` gives price and place."""
+    """Returns usage records for one machine that the ledger lacks, or has with other times than the cloud, from its
+    first ``known`` record on. ``times`` are from the cloud; ``like`` gives price and place."""
     seen = latest(known)
     records, same_as = [], _paired(seen, times)
     for on in times:

@@ -86,11 +86,15 @@ def send_bundles(
     """Sends the libraries of the plan's searches that the host lacks. Raises NotFoundError if nobody has them,
     HostFault if they arrive damaged."""
     for sha256 in sorted({step.tune.bundle for step in plan.steps if step.tune is not None}):
-        if link.call(lambda s, sha256=sha256: s.bundle(sha256, 0, 0, b"")).ready:  # type: ignore[misc]
+        if _has_bundle(link, sha256):
             continue
         bundle = bundles().find(sha256)
         observer.phase("sync", f"libraries of the search, {bundle.size / 1e6:.1f} MB")
         _send_bundle(link, bundle)
+
+
+def _has_bundle(link: ReconnectingHost, sha256: str) -> bool:
+    return link.call(lambda session: session.bundle(sha256, 0, 0, b"")).ready
 
 
 def _send_bundle(link: ReconnectingHost, bundle: Bundle) -> None:

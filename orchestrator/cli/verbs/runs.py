@@ -291,7 +291,7 @@ def _wake(
 
 
 def _off(services: Services, left: list[ActiveState]) -> FcctlError | None:
-    """What is to be said of a run that waits on a machine that is off."""
+    """Returns the error for the first run whose results are on the disk of a machine that is off; None without one."""
     from orchestrator.runs.reopen import saved_plan
 
     state = next((state for state in left if state.state == "waiting"), None)

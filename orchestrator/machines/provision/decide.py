@@ -359,7 +359,8 @@ def _hinted(policy: Policy, tried: Sequence[Attempt]) -> list[str]:
 
 
 def _refusals(tried: Sequence[Attempt], place: tuple[str, Provisioning]) -> int:
-    """How often there was none in this place, by itself or because its whole region was refused."""
+    """Counts the refused attempts that rule out ``place``, a zone with a price model: those in its zone, and those that
+    rule out the whole region. Refusals that ask for a repetition count once."""
     zone, way = place
     remedies = [(a.zone, a.refusal.remedy) for a in tried if a.refusal and a.way == way]
     own = [remedy for where, remedy in remedies if where == zone]
@@ -381,7 +382,7 @@ def again(tried: Sequence[Attempt], now: float, what: str) -> Action | None:
 
 
 def in_a_row(tried: Sequence[Attempt]) -> int:
-    """How many of the last attempts were refused for the same reason in the same zone."""
+    """Counts the attempts at the end of ``tried`` that were refused in one zone with one remedy."""
     kinds = [(attempt.zone, attempt.refusal and attempt.refusal.remedy) for attempt in reversed(tried)]
     return len(list(takewhile(lambda kind: kind[1] is not None and kind == kinds[0], kinds)))
 

@@ -57,8 +57,8 @@ def find_machines(cloud: Cloud, target: CloudTarget, *, everywhere: bool = False
 
 
 def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
-    """As :func:`find_machines`. Waits for a start or creation in ``zones`` that the cloud has not begun: until then
-    the machine looks as if nobody had requested it, and it starts later.
+    """As :func:`find_machines`. First waits for each start or creation in ``zones`` that the cloud has accepted and
+    not begun: until it begins, a machine to be created is not listed, and one to be started is listed as stopped.
 
     Raises CloudError, too, if it is still pending after :data:`STOP_LIMIT_S`.
     """
