@@ -130,7 +130,12 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
     if not folder.is_dir():
         make_folders(folder.parent)
         folder.mkdir(mode, exist_ok=True)
-        sync_folder(folder.parent)
+        try:
+            sync_folder(folder.parent)
+        except OSError:
+            with suppress(OSError):
+                folder.rmdir()  # else the next call takes it for one that lasts
+            raise
 
 
 def sync_tree(folder: Path) -> None:

@@ -116,9 +116,14 @@ class FileJournal:
     def _open(self) -> int:
         if self._fd is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(self._path, flags, 0o644)
-            os.ftruncate(self._fd, self._length)
-            sync_folder(self._path.parent)
+            fd = os.open(self._path, flags, 0o644)
+            try:
+                os.ftruncate(fd, self._length)
+                sync_folder(self._path.parent)
+            except OSError:
+                os.close(fd)
+                raise
+            self._fd = fd
         return self._fd
 
 

@@ -143,7 +143,9 @@ def members(stream: IO[bytes]) -> Iterator[tuple[str, int, IO[bytes]]]:
                     raise BadArchive(f"{member.name!r:.200} is not a regular file")
                 bounded.left = HEADER_BYTES + member.size
                 yield member.name, member.size, content
-    except tarfile.TarError as error:
+    except BadArchive:
+        raise
+    except (tarfile.TarError, ValueError, ArithmeticError) as error:  # Python's reader raises all of these
         raise BadArchive(f"its tar is damaged: {str(error)[:200]}") from None
 
 
@@ -247,6 +249,8 @@ def _read(store: FileStore, path: Path, keep: bool) -> Imported:
             if next(files, None) is not None:
                 raise BadArchive("it contains more than its manifest lists")
             return _finish(store, items, taken, keep)
+        except tarfile.TarError as exc:  # a content that ends too early
+            raise BadArchive(f"its tar is damaged: {str(exc)[:200]}") from exc
         except zstandard.ZstdError as exc:
             raise BadArchive(f"zstd reports: {str(exc)[:200]}") from exc
 

@@ -362,7 +362,8 @@ class RunActions:
         else:
             journal.append(kind, **data)
         if self._written and not written:
-            self.services.observer.note("this computer's disk is full: fcctl keeps the run's journal in memory only")
+            failed = "could not write to this computer's disk"
+            self.services.observer.note(f"{failed}: fcctl keeps the run's journal in memory only")
         self._written = written
         self.state = advance(self.state, JournalEntry(seq=0, time=self.services.clock.now(), kind=kind, data=data))
         return written

@@ -131,7 +131,10 @@ CONTROLLER = (
     removed("key: no folder sync", clouds._make, "sync_folder(path.parent)", base.Key),
     removed("complete: no sync of the tree", FileActiveRun._gather, "sync_tree(partial)", store.StoreComplete),
     removed(
-        "complete: no sync of the rename", FileActiveRun._publish, "sync_folder(final.parent)", store.StoreComplete
+        "complete: no sync of the rename",
+        FileActiveRun.finish,
+        "sync_folder(self._places.final.parent)",
+        store.StoreComplete,
     ),
     removed("collected before it is on disk", transfer.collect, "intake.flush()", store.StoreCollect),
     removed(

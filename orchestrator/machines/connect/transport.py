@@ -116,6 +116,13 @@ def printable(text: str, limit: int = 2000) -> str:
     return clean[:limit].strip() + ("…" if len(text) > limit else "")
 
 
+def of_stderr(data: bytes | bytearray) -> str:
+    """The end of a program's standard error, safe to print: of a Python traceback its last line, the reason."""
+    text = data.decode(errors="replace").rstrip()
+    _, traceback, frames = text.rpartition("Traceback (most recent call last):")
+    return printable(frames.splitlines()[-1] if traceback and frames else text)
+
+
 # -------------------------------------------------------------------------------------------------------- this machine
 class LocalProcess:
     #: POSIX promises a pipe 512 bytes and Linux and macOS give 16 KiB at least.
@@ -158,7 +165,7 @@ class LocalProcess:
     def stderr(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - STDERR_TAIL))
-        return printable(self._errors.read().decode(errors="replace"))
+        return of_stderr(self._errors.read())
 
     def close(self) -> None:
         """Closes its input, upon which the agent exits; one that does not is killed."""

@@ -91,11 +91,20 @@ class FileActiveRun:
         return self._places.final
 
     def finish(self) -> None:
-        """What is left to do once the final folder is there: index it, end the active run."""
+        """What is left to do once the final folder is there: flush its name, index it, end the active run."""
+        with disk_errors("complete the run", self._places.root, again=f"fcctl pull-results {self.run_id}"):
+            sync_folder(self._places.final.parent)
         with suppress(DamagedRecord):  # damaged after it was written: listings say so
             self._index(read_record(self._places.final, self.run_id))
         with disk_errors("end the active run", self._places.active):
             self._end()
+
+    def finish_and_release(self) -> None:
+        """The same by who only found the run: if it fails, the next command tries again."""
+        try:
+            self.finish()
+        finally:
+            self.release()
 
     def discard(self) -> None:
         """Remove an active run that has no plan: it was killed while being made, and never was.
@@ -139,7 +148,6 @@ class FileActiveRun:
                 cause=f"it has no {RECORD}, so it is not a complete run",
                 hint=f"move it elsewhere, then: fcctl pull-results {self.run_id}",
             ) from exc
-        sync_folder(final.parent)
 
     def _end(self) -> None:
         active, done = self._places.active, self._places.done

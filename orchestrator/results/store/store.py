@@ -108,7 +108,7 @@ class FileStore:
         is not active (any more)."""
         run = self._claim(run_id)
         if run is not None and is_complete(self._places(run_id).final):
-            run.finish()
+            run.finish_and_release()
             raise _not_active(run_id)
         return run
 
@@ -320,7 +320,7 @@ class FileStore:
         with suppress(FcctlError):  # its owner is about to do it, or has just done it
             run = self._claim(run_id)
             if run is not None:
-                run.finish()
+                run.finish_and_release()
         return True
 
     def _sweep(self) -> None:

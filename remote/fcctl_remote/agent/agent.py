@@ -15,6 +15,7 @@ from fcctl_remote import wire
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import BadName, Layout
+from fcctl_remote.base.strict_json import to_strict_json
 from fcctl_remote.record import Any
 from fcctl_remote.wire import MAX_FRAME_BYTES, Refusal
 
@@ -105,7 +106,7 @@ class FrameWriter:
         """Raises: BrokenPipeError, when the peer is gone; BadFrame, when the frame is too long to be read."""
         if blob:
             frame = {**frame, "blob": len(blob)}
-        line = files.to_json(frame)
+        line = to_strict_json(frame)
         if len(line) > MAX_FRAME_BYTES:
             raise BadFrame("the reply has %d bytes, more than the limit of a message" % len(line))
         with self._lock:

@@ -10,23 +10,23 @@ import contextlib
 import errno
 import fcntl
 import json
-import math
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
 
+from fcctl_remote.base.strict_json import parse_json
 from fcctl_remote.record import Any
 
 RESERVE_BYTES = 1024 * 1024
 #: The most that is read of one file of JSON, bytes: what a frame may carry.
 MAX_JSON_BYTES = 16 * 1024 * 1024
-#: The most digits of a whole number there: more do not fit a double, and Python before 3.11 takes hours for a million.
-MAX_DIGITS = 300
 #: How long another process may have a lock that is waited for, seconds.
 LOCK_PATIENCE_S = 60.0
 #: What the system says of something that cannot be opened as a file: a link, a folder, a FIFO, a socket, a device.
 _NOT_PLAIN = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP)
+#: What it says of data that did not reach the disk.
+_NOT_STORED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
 class NotPlain(OSError):
@@ -176,7 +176,12 @@ def make_folders(folder: str, mode: int = 0o777) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
-    sync_folder(parent)
+    try:
+        sync_folder(parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # else the next call takes it for one that lasts
+        raise
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
@@ -202,13 +207,24 @@ def walk(folder: str) -> Iterator[tuple[str, list["os.DirEntry[str]"]]]:
             waiting += [child.path for child in children if child.is_dir(follow_symlinks=False)]
 
 
+@contextlib.contextmanager
+def suppress_unless_lost() -> Iterator[None]:
+    """Suppresses the errors of what cannot be opened or flushed, but not of data that did not reach the disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NOT_STORED:
+            raise
+
+
 def sync_tree(folder: str, since: float = 0.0) -> None:
     """Make what is below ``folder`` last through a power cut, as far as it can be opened; links are not followed.
 
-    What has not changed from ``since`` on (its ctime, which no program can set) is left out."""
+    What has not changed from ``since`` on (its ctime, which no program can set) is left out. Raises: OSError: the disk
+    did not take it."""
     for top, children in walk(folder):
         for path in [*(child.path for child in children if child.is_file(follow_symlinks=False)), top]:
-            with contextlib.suppress(OSError):
+            with suppress_unless_lost():
                 if since and os.lstat(path).st_ctime < since:
                     continue
                 with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
@@ -217,31 +233,6 @@ def sync_tree(folder: str, since: float = 0.0) -> None:
 
 def to_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
-
-
-def parse_json(data: bytes | str) -> Any:
-    """Strict JSON. Raises: ValueError: it is none, has NaN, infinity or an endless number, or is nested too deep."""
-    try:
-        return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
-
-
-def _integer(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError("a number has %d digits" % len(text))
-    return int(text)
-
-
-def _real(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("the number %s is too large" % text[:40])
-    return value
-
-
-def _constant(text: str) -> float:
-    raise ValueError("JSON has no number %s: write null, or leave the value out" % text)
 
 
 def read_object(path: str) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from fcctl_remote.base.estimates import NEEDS, quantile
-from fcctl_remote.base.files import NotPlain, open_plain, parse_json
+from fcctl_remote.base.files import NotPlain, open_plain
+from fcctl_remote.base.strict_json import parse_json
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_LINE = 64 * 1024

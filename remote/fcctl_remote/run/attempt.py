@@ -80,7 +80,7 @@ class StepRun:
         for folder in (self.place.folder, self.run.artifacts, os.path.realpath(self.run.source)):
             files.sync_tree(folder, since)
         for folder in (self.run.steps, self.run.folder):  # the names of those folders
-            with contextlib.suppress(OSError):  # the step has deleted it, or put something else in its place
+            with files.suppress_unless_lost():  # the step may have put something else in its place
                 files.sync_folder(folder)
 
     def _lacks_something(self, stack: contextlib.ExitStack) -> bool:

@@ -19,6 +19,7 @@ from fcctl_remote import gates, wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.processes import send
+from fcctl_remote.base.strict_json import parse_json, to_strict_json
 from fcctl_remote.base.text import one_line
 from fcctl_remote.record import Record, field
 from fcctl_remote.run import documents, hints
@@ -26,6 +27,8 @@ from fcctl_remote.run.process import Signals, exit_code
 
 #: What the outcome keeps of an environment document.
 HOST_FACTS = ("gpu", "cuda", "ncu", "torch", "compiler", "os", "cpu", "summary")
+#: Of each: ours has some hundred, bytes.
+MAX_FACT_BYTES = 64 * 1024
 
 
 class Case(Record):
@@ -179,8 +182,18 @@ def _host_facts(collected: documents.Collector) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for ref, document in collected.documents:
         if ref.kind == "environment":
-            facts.update({key: document[key] for key in HOST_FACTS if key in document})
+            facts.update({key: document[key] for key in HOST_FACTS if key in document and _is_fact(document[key])})
     return facts
+
+
+def _is_fact(value: Any) -> bool:
+    """Whether the outcome can carry ``value``, which a step may have made up, and still be read."""
+    try:
+        data = to_strict_json(value)
+        parse_json(data)
+    except ValueError:
+        return False
+    return len(data) <= MAX_FACT_BYTES
 
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -255,7 +268,7 @@ def _child(work: Callable[[], Any], write: int, close: Iterable[int]) -> None:
         for fd in close:
             os.close(fd)
         try:
-            data = files.to_json({"value": work()})
+            data = to_strict_json({"value": work()})
             if len(data) > MAX_ANSWER_BYTES:
                 data = files.to_json({"fault": "the step has too many gates and documents to report"})
         except Exception as error:  # noqa: BLE001 - the fault must reach the supervisor, whatever it is

@@ -9,8 +9,9 @@ import time
 
 from fcctl_remote import wire
 from fcctl_remote.base import files
-from fcctl_remote.base.layout import RunLayout
+from fcctl_remote.base.layout import STEP_ID, RunLayout
 from fcctl_remote.base.processes import ends_with
+from fcctl_remote.base.strict_json import parse_json, to_strict_json
 from fcctl_remote.base.text import new_lines, tail
 from fcctl_remote.record import Any, Record, field
 
@@ -50,7 +51,7 @@ class Progress:
 
     def save(self) -> None:
         """Raises: DiskFull, when not even the reserve makes room."""
-        data = files.to_json(wire.encode(self.state))
+        data = to_strict_json(wire.encode(self.state))
         # A step that still runs would eat the reserve.
         spare = self.state.session is not None
         self._reserve.write(lambda: files.write_atomic(self.run.heartbeat, data, durable=False), spare)
@@ -87,8 +88,8 @@ def load_plan(run: RunLayout) -> wire.RunPlan | None:
 
 
 def is_known(run: RunLayout) -> bool:
-    """Whether the run was submitted."""
-    return os.path.lexists(run.plan)
+    """Whether the run was submitted; a step can delete its plan."""
+    return any(map(os.path.lexists, (run.plan, run.events, run.heartbeat, run.outcome)))
 
 
 def has_begun(run: RunLayout) -> bool:
@@ -100,7 +101,7 @@ def last_sample(run: RunLayout) -> dict[str, Any] | None:
     """The last whole line of the run's telemetry; None if there is none."""
     for line in reversed(tail(run.telemetry, 16384).split(b"\n")):
         with contextlib.suppress(ValueError):
-            sample = files.parse_json(line)
+            sample = parse_json(line)
             if isinstance(sample, dict):
                 return sample
     return None
@@ -130,6 +131,11 @@ def is_supervisor(run: RunLayout, pid: int) -> bool:
     return ends_with(pid, ("supervise", run.run_id))
 
 
+def _is_step(name: str | None) -> bool:
+    """Whether a run can be at this step; a step can write anything there."""
+    return name is None or STEP_ID.fullmatch(name) is not None
+
+
 def summary(run: RunLayout) -> wire.RunSummary | None:
     """The run in one line; None if it was never submitted.
 
@@ -140,7 +146,7 @@ def summary(run: RunLayout) -> wire.RunSummary | None:
     with contextlib.suppress(wire.WireError, OSError):
         known = wire.decode(wire.RunSummary, (files.read_object(run.heartbeat) or {}).get("summary"))
         known.heartbeat = os.lstat(run.heartbeat).st_mtime
-        if known.run_id == run.run_id:
+        if known.run_id == run.run_id and known.status in ("queued", "running") and _is_step(known.step):
             return known
     plan = load_plan(run)
     status = "running" if has_begun(run) else "queued"
@@ -193,11 +199,16 @@ def _unreadable(run: RunLayout, path: str) -> wire.RunSummary:
 
 
 def write_outcome(run: RunLayout, outcome: wire.Outcome, reserve: files.DiskReserve) -> None:
-    """Write how the run ended. What its steps left is on disk before it. Raises DiskFull: not even the reserve made
-    room."""
-    data = files.to_json(wire.encode(outcome)) + b"\n"
-    for folder in (run.steps, run.artifacts):
-        files.sync_tree(folder)
+    """Write how the run ended. What its steps left is on disk before it; a run whose disk did not take it has not
+    passed. Raises DiskFull: not even the reserve made room."""
+    try:
+        for folder in (run.steps, run.artifacts):
+            files.sync_tree(folder)
+    except OSError as error:
+        if outcome.status in ("passed", "incomplete"):
+            outcome.status, outcome.exit_code = "error", EXIT_CODES["error"]
+            outcome.message = "the host's disk did not store the results: %s" % error.strerror
+    data = to_strict_json(wire.encode(outcome)) + b"\n"
     reserve.write(lambda: files.write_atomic(run.outcome, data))
 
 
@@ -246,7 +257,7 @@ class EventLog:
         """Write one event. A full disk costs the run's reserve, unless ``spare_reserve``. Raises DiskFull: not even the
         reserve made room."""
         event = wire.Event(self.seq, time.time(), kind, data)
-        line = files.to_json(wire.encode(event))
+        line = to_strict_json(wire.encode(event))
         self.reserve.write(lambda: files.append_line(self.path, line), spare=spare_reserve)
         self.seq += 1
         if durable:
@@ -269,6 +280,6 @@ def _event(line: bytes) -> wire.Event | None:
     if not line:
         return None
     try:
-        return wire.decode(wire.Event, files.parse_json(line))
+        return wire.decode(wire.Event, parse_json(line))
     except ValueError:
         return None  # the half line of a killed writer

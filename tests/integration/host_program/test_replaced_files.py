@@ -161,6 +161,31 @@ def test_a_finished_run_is_deleted_whatever_is_in_it(
     folder.with_name(".kept").rename(folder)
 
 
+@pytest.mark.parametrize("names", ["plan.json", "plan.json events.jsonl", "*.json"])
+def test_a_run_whose_step_deletes_what_it_is_known_by_is_known(host: Host, agent: Agent, names: str) -> None:
+    run_id = agent.submit(step("a", f"cd ..; rm -f {names}; {GO.replace('../', '')}"))
+    folder = host.run_dir(run_id)
+    wait_for(lambda: (folder / "steps/a/log.txt").exists() and (folder / "steps/a/log.txt").read_bytes())
+    ask_everything(agent, run_id, "a live run")
+    (folder / "go").touch()
+    assert agent.outcome(run_id).status == "passed"
+
+
+def test_a_step_that_writes_how_far_its_run_is_ends_no_watch(host: Host, agent: Agent) -> None:
+    """A step of no such name, or an end that is none, kept every watch from being answered as long as it ran."""
+    run_id = agent.submit(step("a", GO))
+    folder = host.run_dir(run_id)
+    wait_for(lambda: (folder / "steps/a/log.txt").exists() and (folder / "steps/a/log.txt").read_bytes())
+    state = json.loads((folder / "heartbeat.json").read_bytes())
+    for forged in ({"step": "../b"}, {"step": "\ud800"}, {"status": "passed"}, {"status": "odd"}):
+        (folder / "heartbeat.json").write_text(json.dumps({**state, "summary": {**state["summary"], **forged}}))
+        ask_everything(agent, run_id, "a live run")
+        (summary,) = agent.call("status", {"run_ids": [run_id]})["runs"]
+        assert (summary["status"], summary["step"]) == ("running", None)
+    (folder / "go").touch()
+    assert agent.outcome(run_id).status == "passed"
+
+
 GO = "echo up; until [ -e ../go ]; do sleep 0.02; done; echo over"
 
 

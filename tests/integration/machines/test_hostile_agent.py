@@ -222,6 +222,17 @@ def test_agent_that_dies_during_a_call(connect: Connect, end: str) -> None:
         session.status()
 
 
+def test_of_an_agent_that_fails_the_reason_is_told_and_no_traceback(connect: Connect) -> None:
+    """However many frames stand above it."""
+    deep = "def down(n):\n    if n == 0: raise MemoryError('no room \\x1b[31mleft')\n    down(n - 1)\n"
+    with pytest.raises(HostUnusable) as refused:
+        connect(f"{deep}down(40)")
+    assert refused.value.cause == "MemoryError: no room  [31mleft"
+    with pytest.raises(LinkLost) as lost:
+        connect(f"hello()\nreceive()\n{deep}down(40)").status()
+    assert lost.value.cause == "the host program ended with exit code 1: MemoryError: no room  [31mleft"
+
+
 @pytest.mark.full
 def test_agent_that_stops_reading(connect: Connect) -> None:
     session = connect("hello()\ntime.sleep(600)", 4.0)

@@ -142,6 +142,22 @@ def sparse() -> bytes:
     return packed([described("run.json", RECORD), described("a", b"x")], [GOOD, (info, content)])
 
 
+def cut_short() -> bytes:
+    """As a download that broke off leaves it, in the middle of a file."""
+    whole = zstandard.decompress(one("a", b"x" * 30_000))
+    return zstandard.compress(whole[: whole.index(b"x" * 100) + 700])
+
+
+def behind(record: bytes) -> bytes:
+    """A file behind an extended header with this record."""
+    body = b" " + record + b"\n"
+    content = b"%d" % (len(body) + 2) + body
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, len(content)
+    header = info.tobuf(tarfile.USTAR_FORMAT)
+    return zstandard.compress(header + content.ljust(512, b"\0") + _tar(plain("manifest.json", b"{}")))
+
+
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a symbolic link": (lambda: swapped(tarfile.SYMTYPE, "/etc/passwd"), "is not a regular file"),
     "a hard link": (lambda: swapped(tarfile.LNKTYPE, f"{RUN}/run.json"), "is not a regular file"),
@@ -182,6 +198,9 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "manifest nested deeply": (
         lambda: zstandard.compress(_tar(plain("manifest.json", b"[" * 100_000))), "is not JSON",
     ),
+    "a file that is cut short": (cut_short, "its tar is damaged"),
+    "a sparse map of words": (lambda: behind(b"GNU.sparse.map=some,words"), "its tar is damaged"),
+    "an encoding that is none": (lambda: behind(b"hdrcharset=\xff"), "its tar is damaged"),
     "a huge extended header": (
         lambda: zstandard.compress(_tar(_extended(200_000))), "too long",
     ),

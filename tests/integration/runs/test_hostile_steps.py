@@ -141,6 +141,38 @@ def _fcctl() -> list[str]:
     return FCCTL
 
 
+#: JSON that Python reads and the controller does not: half a surrogate pair, and brackets 300 deep.
+UNREADABLE = r"""
+steps:
+  - id: half
+    run: |
+      deep="$(printf '%300s' '' | tr ' ' '[')$(printf '%300s' '' | tr ' ' ']')"
+      for value in '"\ud800"' "$deep"; do
+        echo '{"seq":1,"time":1.0,"type":"warning","data":{"message":'"$value"'}}' >> "$FCCTL_RUN_DIR/events.jsonl"
+        echo '{"time":1.0,"load1":'"$value"'}' >> "$FCCTL_RUN_DIR/telemetry.jsonl"
+        echo '{"kind":"environment","checks":[],"gpu":{"name":'"$value"'},"os":NaN}' > "$FCCTL_OUT/${#value}.json"
+      done
+      head -c 9000000 /dev/zero | tr '\0' x > "$FCCTL_OUT/name"
+      echo '{"kind":"environment","checks":[],"cpu":"'"$(cat "$FCCTL_OUT/name")"'"}' > "$FCCTL_OUT/huge.json"
+      echo '{"kind":"metrics","metrics":{"\ud800":"\udfff"}}' > "$FCCTL_OUT/m.json"
+    gates:
+      - {expr: 'metrics.metrics.none == 1', optional: true}
+  - id: last
+    run: echo over
+"""
+
+
+def test_what_a_step_wrote_for_no_parser_but_python_s_does_not_keep_its_run_from_coming_home(
+    workspace: Workspace,
+) -> None:
+    workspace.job("unreadable", UNREADABLE)
+    workspace.fcctl("run", "unreadable", "--on", "here")
+    record = workspace.only_run()
+    assert [step["status"] for step in record["steps"]] == ["passed", "passed"]
+    assert "its keys: ?" in record["steps"][0]["gates"][0]["hint"]
+    assert workspace.active() == []
+
+
 def test_a_step_that_will_not_die_and_its_daemons(workspace: Workspace) -> None:
     start = time.monotonic()
     done = workspace.fcctl("run", "stubborn", "--on", "here", check=100)

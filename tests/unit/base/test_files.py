@@ -177,6 +177,17 @@ def test_folders_that_are_there_stay(tmp_path: Path) -> None:
         files.make_folders(tmp_path / "file")
 
 
+def test_a_folder_whose_name_is_not_on_disk_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            files.make_folders(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_tree_is_flushed_and_what_is_no_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, elsewhere = tmp_path / "tree", tmp_path / "elsewhere"
     (tree / "below").mkdir(parents=True)

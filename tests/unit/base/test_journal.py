@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,26 @@ def test_a_line_is_flushed_before_append_returns(path: Path, monkeypatch: pytest
     assert len(flushed) == 2, "the first line also flushes the folder, or the file's name may be lost"
     journal.append("submit")
     assert flushed[-1] == path.stat().st_size
+
+
+def test_a_name_that_could_not_be_flushed_is_flushed_with_the_next_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, real = opened(path), os.fsync
+
+    def refuses_folders(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", refuses_folders)
+    for _ in range(2):
+        with pytest.raises(DiskError):
+            journal.append("sync")
+    assert not journal.append_if_possible("detached")
+    monkeypatch.setattr(os, "fsync", real)
+    journal.append("sync")
+    assert [entry.kind for entry in opened(path).entries()] == ["detached", "sync"]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 10, 30])

@@ -120,6 +120,50 @@ def test_a_tree_is_flushed_as_far_as_it_can_be_opened(tmp_path: Path, monkeypatc
     assert sorted(flushed) == sorted(place.stat().st_ino for place in places)
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EINVAL])
+def test_a_tree_that_the_disk_does_not_take_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "fsync", raising(number))
+    if number == errno.EINVAL:  # a file system that cannot be asked
+        files.sync_tree(str(tmp_path))
+    else:
+        with pytest.raises(OSError, match="no"):
+            files.sync_tree(str(tmp_path))
+
+
+def test_a_folder_whose_name_is_not_on_disk_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", raising(errno.EIO))
+        with pytest.raises(OSError, match="no"):
+            files.make_folders(str(tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_run_has_not_passed_whose_results_the_disk_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Layout(str(tmp_path)).run("20261121t081530z-phase1-l4-3fa9c1")
+    (Path(run.steps) / "a").mkdir(parents=True)
+    (Path(run.steps) / "a/log.txt").touch()
+    lost, real = (Path(run.steps) / "a/log.txt").stat().st_ino, os.fsync
+
+    def refuses_the_log(fd: int) -> None:
+        if os.fstat(fd).st_ino == lost:
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", refuses_the_log)
+    for status, written in (("passed", "error"), ("incomplete", "error"), ("failed", "failed")):
+        plan = wire.RunPlan(run.run_id, "j", "", "", "", [])
+        runs.write_outcome(run, runs.outcome(plan, status, None), files.DiskReserve(run.reserve))
+        outcome = files.read_object(run.outcome)
+        assert outcome is not None
+        assert (outcome["status"], outcome["exit_code"]) == (written, 100)
+        assert ("did not store the results: Input/output error" in (outcome["message"] or "")) == (written == "error")
+
+
 def test_json_is_as_short_as_it_can_be_and_any_text_is_json(tmp_path: Path) -> None:
     data = files.to_json({"ä": [1, "\udcff"]})
     assert data == '{"ä":[1,"'.encode() + rb"\udcff" + b'"]}'

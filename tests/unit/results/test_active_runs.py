@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
+from orchestrator.app import SystemClock
+from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
 
@@ -65,6 +67,30 @@ def test_the_size_of_a_run_is_what_its_files_take_of_the_disk(store: FileStore) 
     du = subprocess.run(["du", "-sk", "--exclude=link", str(folder)], capture_output=True, text=True, check=True)
     folders = sum(p.stat().st_blocks for p in (folder, folder / "steps", folder / "steps" / "a")) // 2
     assert store.size(run.run_id) // 1024 == int(du.stdout.split()[0]) - folders
+
+
+def test_a_run_whose_name_the_disk_did_not_take_stays_active_until_it_does(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds it complete flushes its name before the active run goes."""
+    run, runs, refused = begin(store), store.root / "runs", []
+
+    def refuses_the_runs(fd: int) -> None:
+        if os.path.samestat(os.fstat(fd), runs.stat()) and (runs / run.run_id).exists():
+            refused.append(fd)
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuses_the_runs)
+    with pytest.raises(DiskError):
+        run.complete(make_record(run.run_id))
+    run.release()
+    for count in (1, 2):
+        assert len(refused) == count
+        assert store.active() == []
+        assert (store.root / "active" / run.run_id).is_dir()
+    monkeypatch.undo()
+    FileStore(store.root, SystemClock()).active()
+    assert not (store.root / "active" / run.run_id).exists()
 
 
 @pytest.mark.parametrize(("age", "stays"), [(86_400.0, True), (86_400.5, False)])

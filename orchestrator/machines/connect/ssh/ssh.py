@@ -14,7 +14,7 @@ from orchestrator.base.errors import HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.connect.ssh.config import KnownKey, SshSettings, of_target
 from orchestrator.machines.connect.ssh.connection import Link, SshConnector
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
-from orchestrator.machines.connect.transport import GUARD, LOADER, STDERR_TAIL, Process, printable
+from orchestrator.machines.connect.transport import GUARD, LOADER, STDERR_TAIL, Process, of_stderr, printable
 from orchestrator.machines.provision.endpoint import key_alias
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SshProcess:
     def stderr(self) -> str:
         with contextlib.suppress(OSError):
             self._drain_errors()
-        return printable(self._errors.decode(errors="replace"))
+        return of_stderr(self._errors)
 
     def close(self) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
