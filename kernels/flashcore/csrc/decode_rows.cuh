@@ -13,7 +13,12 @@ namespace flashcore {
 
 // 16 bytes that nobody writes meanwhile and nobody here reads again: in this order, as early as it is written.
 __device__ __forceinline__ void load_16(uint32_t (&to)[4], const void *from) {
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && EARLY
+#define READ_ONLY
+#else
+#define READ_ONLY ".nc"
+#endif
+  asm volatile("ld.global" READ_ONLY ".L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "l"(from));
 }

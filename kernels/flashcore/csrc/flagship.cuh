@@ -88,6 +88,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   const int tile_row = at.tile * C::kTileM, first_row = tile_row + warp_row;
   const int shift = C::kMasked ? task.shift : 0;  // a causal row sees so many keys more
   const int end = task.causal ? min(task.S_kv, tile_row + C::kTileM + shift) : task.S_kv;
+  if (C::kMasked) wait_for_previous();
   Span span = span_of<C>(task, at, end, lane);
   float slope = 0.f;  // of ALiBi
   if constexpr (C::kScored) span = within_window<C>(task, span, tile_row), slope = slope_of(task, at);
@@ -96,6 +97,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   // Of this group: tiles group, group + kGroups ..
   const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
+  if (EARLY == 1) allow_next();
 
   unsigned char *const memory = dynamic_shared();
   unsigned char *const rings = memory + C::kQBytes + C::kRowStateBytes;
@@ -152,6 +154,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   // one barrier, which the second half has long reached, says both.
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
   const bool early = !C::kStaggered || thread < kEarly;
+  if (!C::kMasked) wait_for_previous();
   if constexpr (C::kStaggered) {
     if (early) {
       load_q(Number<kEarly>{});
@@ -180,6 +183,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
     }
   };
 
+  if (EARLY == 2) allow_next();
   State<C> state;
   Tile<C> s;
   float maxima[C::kRowTiles][2];
@@ -336,6 +340,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
     }
   }
 
+  if (EARLY == 3) allow_next();
   uint16_t *o = head_at(task.o, task.o_stride, at.batch, at.head) + tile_row * task.o_stride.row;
   if constexpr (C::kGroups > 1) {
     if (C::kReadToTheEnd) group_barrier();  // all have left this group's keys and values

@@ -108,6 +108,23 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
+#ifndef EARLY
+#define EARLY 1
+#endif
+// From sm_90 on a launch may begin while the one before it on its stream still runs (driver.cuh asks for it). It may once all
+// blocks of that one have called allow_next() or ended. wait_for_previous() returns when all launches before have ended and
+// what they wrote is visible: it stands before a kernel's first access to memory that others use.
+__device__ __forceinline__ void allow_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && EARLY
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && EARLY
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
 #endif  // CUDA_ON_CPU
 
 // Whether tensor cores of the architecture that is compiled for do an mma of FP16 in 8 clocks or less, which leaves the rest
