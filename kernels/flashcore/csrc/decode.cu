@@ -166,6 +166,7 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
     }
   };
   if (!kPaged) wait_for_previous();
+  if (!kPaged && EARLY == 4) allow_next();
   const unsigned batch = kPaged ? 0 : blockIdx.z;
   const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
   const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};

@@ -89,6 +89,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   const int shift = C::kMasked ? task.shift : 0;  // a causal row sees so many keys more
   const int end = task.causal ? min(task.S_kv, tile_row + C::kTileM + shift) : task.S_kv;
   if (C::kMasked) wait_for_previous();
+  if (C::kMasked && EARLY == 4) allow_next();
   Span span = span_of<C>(task, at, end, lane);
   float slope = 0.f;  // of ALiBi
   if constexpr (C::kScored) span = within_window<C>(task, span, tile_row), slope = slope_of(task, at);
@@ -155,6 +156,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
   const bool early = !C::kStaggered || thread < kEarly;
   if (!C::kMasked) wait_for_previous();
+  if (!C::kMasked && EARLY == 4) allow_next();
   if constexpr (C::kStaggered) {
     if (early) {
       load_q(Number<kEarly>{});
