@@ -100,7 +100,6 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned row_tile = task.row_tiles == 1 ? 0 : blockIdx.x / task.splits;
   const unsigned split = blockIdx.x - row_tile * task.splits;
   const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
-  if (EARLY == 1) allow_next();
   if (kPaged) wait_for_previous();
   // Of pages, a warp's tiles are those of all warps of all splits in turn: where the first are is asked for before it is
   // known how many there are.
@@ -166,14 +165,13 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
     }
   };
   if (!kPaged) wait_for_previous();
-  if (!kPaged && EARLY == 4) allow_next();
   const unsigned batch = kPaged ? 0 : blockIdx.z;
   const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
   const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};
   attend<C>(state, task, k, v, table, from + warp, step, kPaged ? tiles : min(tiles, from + share), keys, seen_by(0), ends,
             lane, begin);
 
-  if (EARLY == 2) allow_next();
+  allow_next();
 #pragma unroll
   for (int h = 0; h < C::kHalves; ++h) {
     const float total = reduce_sum<4>(state.sum[h]);

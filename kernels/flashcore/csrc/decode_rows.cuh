@@ -11,13 +11,14 @@ namespace flashcore {
 // Instructions; the tests emulate them (tests/support/cuda_on_cpu/cuda_on_cpu.h).
 #ifndef CUDA_ON_CPU
 
-// 16 bytes that nobody writes meanwhile and nobody here reads again: in this order, as early as it is written.
-__device__ __forceinline__ void load_16(uint32_t (&to)[4], const void *from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && EARLY
+// 16 bytes that nobody writes meanwhile and nobody here reads again: in this order, as early as it is written. (.nc says that
+// nobody writes them while the kernel runs: what a launch reads that begins before the one ahead has ended, that one may write.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define READ_ONLY
 #else
 #define READ_ONLY ".nc"
 #endif
+__device__ __forceinline__ void load_16(uint32_t (&to)[4], const void *from) {
   asm volatile("ld.global" READ_ONLY ".L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "l"(from));

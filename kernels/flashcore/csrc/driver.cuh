@@ -7,9 +7,6 @@
 #include <cuda_runtime.h>
 
 #include "flashcore.h"
-#ifndef EARLY
-#define EARLY 1
-#endif
 
 namespace flashcore {
 
@@ -99,10 +96,10 @@ inline int load_kernel(const char *file, const char *name, CodeKernel &kernel) {
 
 #endif
 
-// A kernel of one parameter, as one device has it. The driver's codes are the runtime's (cudaErrorInvalidValue is
+// A kernel of one parameter, as one device has it, that calls wait_for_previous() before it reads or writes global memory. The driver's codes are the runtime's (cudaErrorInvalidValue is
 // CUDA_ERROR_INVALID_VALUE, and so on).
-// cuLaunchKernelEx, for launches that may begin before the one ahead has ended.
-struct LaunchConfig {  // as CUlaunchConfig
+// As cuLaunchKernelEx is declared: a launch with attributes, one of which lets it begin before the one ahead has ended.
+struct LaunchConfig {  // CUlaunchConfig
   unsigned blocks[3], threads[3], shared_bytes;
   cudaStream_t stream;
   cudaLaunchAttribute *attributes;
@@ -142,7 +139,7 @@ struct Handle {
     if (const int error = ask_for("cuFuncGetAttribute", get)) return error;
     int version = 0;
     if (const int error = get(&version, kPtxVersion, function)) return error;
-    waits = EARLY && version >= 90;
+    waits = version >= 90;
     int (*set)(cudaFunction_t, int, int) = nullptr;
     int (*count)(int *, cudaFunction_t, int, size_t) = nullptr;
     if (const int error = ask_for("cuFuncSetAttribute", set)) return error;
@@ -170,7 +167,7 @@ struct Handle {
   }
 
   cudaFunction_t function;
-  bool waits;  // its code calls wait_for_previous()
+  bool waits;  // its code is for sm_90 or later, so that it calls wait_for_previous() (tensor.cuh)
 };
 
 #else  // on a processor there is no driver

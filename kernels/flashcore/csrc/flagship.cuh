@@ -75,7 +75,7 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   }
 }
 
-// The rows of one block. `Work` is a Task, or more.
+// The rows of one block. `Work` is a Task, or more. With a mask the kernel has called wait_for_previous().
 template <typename C, typename Work>
 __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   constexpr int kStages = C::kStages;
@@ -88,8 +88,6 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   const int tile_row = at.tile * C::kTileM, first_row = tile_row + warp_row;
   const int shift = C::kMasked ? task.shift : 0;  // a causal row sees so many keys more
   const int end = task.causal ? min(task.S_kv, tile_row + C::kTileM + shift) : task.S_kv;
-  if (C::kMasked) wait_for_previous();
-  if (C::kMasked && EARLY == 4) allow_next();
   Span span = span_of<C>(task, at, end, lane);
   float slope = 0.f;  // of ALiBi
   if constexpr (C::kScored) span = within_window<C>(task, span, tile_row), slope = slope_of(task, at);
@@ -98,7 +96,6 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   // Of this group: tiles group, group + kGroups ..
   const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
-  if (EARLY == 1) allow_next();
 
   unsigned char *const memory = dynamic_shared();
   unsigned char *const rings = memory + C::kQBytes + C::kRowStateBytes;
@@ -155,8 +152,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   // one barrier, which the second half has long reached, says both.
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
   const bool early = !C::kStaggered || thread < kEarly;
-  if (!C::kMasked) wait_for_previous();
-  if (!C::kMasked && EARLY == 4) allow_next();
+  if (!C::kMasked) wait_for_previous();  // as late as it may be
   if constexpr (C::kStaggered) {
     if (early) {
       load_q(Number<kEarly>{});
@@ -185,7 +181,6 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
     }
   };
 
-  if (EARLY == 2) allow_next();
   State<C> state;
   Tile<C> s;
   float maxima[C::kRowTiles][2];
@@ -342,7 +337,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
     }
   }
 
-  if (EARLY == 3) allow_next();
+  allow_next();
   uint16_t *o = head_at(task.o, task.o_stride, at.batch, at.head) + tile_row * task.o_stride.row;
   if constexpr (C::kGroups > 1) {
     if (C::kReadToTheEnd) group_barrier();  // all have left this group's keys and values
@@ -362,6 +357,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
   if constexpr ((kOneTiling ? C::kSharedBytes : C::kLeastShared) > kMostShared) {
     __trap();
   } else {
+    if (C::kMasked) wait_for_previous();  // the mask is read first of all
     attend<C>(task, spot(task));
   }
 }
