@@ -14,7 +14,7 @@ from flashcore.shapes import Shape
 BACKENDS = {"sdpa-flash": "FA2", "sdpa-cudnn": "cuDNN", "sdpa-efficient": "efficient", "sdpa-math": "math"}
 MISSION = "mission"
 ARCH = "sm_89"
-#: Of a kernel that is left out there, since it needs more shared memory than a block can have: a trap is all that it does.
+#: Of a kernel that is left out there, since it needs more shared memory than a block can have: only a trap is left.
 TRAP_REGISTERS = 4
 NONE = "-"
 
@@ -309,8 +309,8 @@ def _profiled(found: Evidence, label: str, shape: str) -> dict[str, Any]:
 
 
 def _resources(found: Evidence, label: str) -> list[str]:
-    """Registers, stack and spilled bytes on sm_89 of what runs at the mission shape, the worst of its kernels. A kernel that
-    is left out on sm_89 is told of another architecture, which is named."""
+    """Registers, stack and spilled bytes on sm_89 of what runs at the mission shape, the worst of its kernels. Those of a
+    kernel that is left out on sm_89 are of another architecture, which is named."""
     builds = found.builds.get(label, [])
     used = found.row(label, MISSION).get("configuration")  # there may be others, for other shapes
     builds = [b for b in builds if b.get("configuration") == used] or builds

@@ -1,5 +1,5 @@
-"""From sm_90 on a launch begins before the one ahead of it has ended (csrc/driver.cuh). It reads nothing before that one's
-results are there; skipped where there is no GPU."""
+"""From sm_90 on a launch begins before the one ahead of it has ended (csrc/driver.cuh), and reads nothing before that
+one's results are there; skipped where there is no GPU."""
 
 from __future__ import annotations
 
