@@ -309,8 +309,8 @@ def _profiled(found: Evidence, label: str, shape: str) -> dict[str, Any]:
 
 
 def _resources(found: Evidence, label: str) -> list[str]:
-    """Registers, stack and spilled bytes on sm_89 of what runs at the mission shape, the worst of its kernels. Those of a
-    kernel that is left out on sm_89 are of another architecture, which is named."""
+    """Registers, stack and spilled bytes on sm_89 of what runs at the mission shape, the worst of its kernels. Of a
+    kernel that is left out on sm_89: those on another architecture, which is named."""
     builds = found.builds.get(label, [])
     used = found.row(label, MISSION).get("configuration")  # there may be others, for other shapes
     builds = [b for b in builds if b.get("configuration") == used] or builds
