@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 # A busy computer is no finding.
 hypothesis.settings.register_profile("fcctl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("fcctl")
+# OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three times
+# the processor time. FlashCore's own threads have tests that say how many they want. Here, since OpenMP reads it when
+# it is loaded, and the conftest of a folder may do that before any hook; a fork of a process with such threads waits
+# for them for ever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,10 +65,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # The first Python on PATH has torch: the host program looks for one that has, in each new home, and starts others.
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{path_without_shims(os.environ['PATH'])}"
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's spin, too; none of its products here is large
-    # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three
-    # times the processor time. FlashCore's own threads have tests that say how many they want.
-    if config.option.workers > 1 or "PYTEST_XDIST_WORKER" in os.environ:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def path_without_shims(path: str) -> str:

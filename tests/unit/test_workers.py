@@ -144,6 +144,15 @@ def test_the_slowest_begin_first_and_groups_stay_whole() -> None:
     assert list(workers.batches(unknown, {}, workers=1)) == [[10], [8], [9], [0, 1], [2, 3], [4, 5], [6, 7]]
 
 
+def test_openmp_is_told_to_start_no_threads_before_anything_loads_it() -> None:
+    """A worker that is forked from a process with such threads waits for them for ever: so did all of
+    ``pytest --workers 2 tests/integration/flashcore``, whose conftest loads PyTorch before any hook runs."""
+    asked = "import os, sys, tests.conftest; print(os.environ['OMP_NUM_THREADS'], 'torch' in sys.modules)"
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 False\n", done.stderr
+
+
 @pytest.mark.full
 def test_pytest_xdist_does_it_where_a_fork_is_not_safe(folder: Path) -> None:
     (folder / "conftest.py").write_text(f"from tests.support import workers\nworkers.FORKS = False\n{HOOKS}")

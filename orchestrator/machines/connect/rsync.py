@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.base.errors import HostError
+from orchestrator.base.errors import HostError, LinkLost
 from orchestrator.machines.connect import rsync_shim
 from orchestrator.machines.connect.transport import Process, Transport, command, printable
 
@@ -59,8 +59,8 @@ def send(
 ) -> None:  # fmt: skip
     """Sends the files to the tree; ``sent`` hears the bytes, in another thread.
 
-    Raises RsyncFailed: with rsync's error; LinkLost: from ``watch``; HostUnusable: the host allows no second program
-    on the connection."""
+    Raises RsyncFailed: with rsync's error, or because the host allows no second program on the connection; LinkLost:
+    the connection broke, or ``watch`` says so."""
     program = local_program()
     if program is None:
         raise RsyncFailed("rsync is not installed on this computer")
@@ -75,7 +75,11 @@ def send(
             return
         with _Shell(transport, folder, remote_program, files.tree_root, sent) as shell:
             argv += ["-e", str(shell.program)]
-            _run([*argv, "--", f"{files.source_root}/", "fcctl:./"], folder, shell.watching(watch))
+            try:
+                _run([*argv, "--", f"{files.source_root}/", "fcctl:./"], folder, shell.watching(watch))
+            except RsyncFailed:
+                shell.check()  # rsync ends too when its remote program could not be started; that error says why
+                raise
 
 
 def _run(argv: list[str], folder: Path, watch: Watch) -> None:
@@ -126,7 +130,7 @@ class _Shell:
         self._listener.bind(str(where))
         self._listener.listen(1)
         self._process: Process | None = None
-        self._lost: HostError | None = None
+        self._failure: RsyncFailed | LinkLost | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True, name="rsync-shell")
 
     def __enter__(self) -> _Shell:
@@ -141,10 +145,14 @@ class _Shell:
             self._process.close()
         self._thread.join(5)
 
+    def check(self) -> None:
+        """Raises RsyncFailed or LinkLost if the remote program could not be started."""
+        if self._failure:
+            raise self._failure
+
     def watching(self, watch: Watch) -> Watch:
         def both(seconds: float) -> None:
-            if self._lost:
-                raise self._lost
+            self.check()
             watch(seconds)
 
         return both
@@ -164,7 +172,12 @@ class _Shell:
             script = command([self._remote_program, *words[1:]], cwd=self._tree_root)
             process = self._process = self._transport.run(script)
         except HostError as error:
-            self._lost = error
+            # Whether rsync or the watcher notices first, the outcome is the same: a machine without a second channel
+            # gets its files by calls.
+            if isinstance(error, LinkLost):
+                self._failure = error
+            else:
+                self._failure = RsyncFailed(f"{error.message}: {error.cause}")
             os.close(incoming)
             os.close(outgoing)
             return 255

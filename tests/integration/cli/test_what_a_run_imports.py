@@ -119,7 +119,7 @@ def test_the_login_waits_for_no_module_that_it_can_do_without(loaded: dict[str, 
     assert ours(loaded["before-login"]) - set(BEFORE_LOGIN.split()) == set()
     assert loaded["before-login"] & BEFORE_LOGIN_NEVER == set()
     of_the_host = {name for name in loaded["before-login"] if name.startswith("fcctl_remote.")}
-    assert of_the_host == {"fcctl_remote.base", "fcctl_remote.base.files", "fcctl_remote.record"}
+    assert of_the_host == {f"fcctl_remote.{name}" for name in ("base", "base.files", "base.strict_json", "record")}
 
 
 def test_a_run_loads_nothing_of_clouds_prices_schedules_searches_and_the_web(loaded: dict[str, set[str]]) -> None:

@@ -201,6 +201,21 @@ def test_calls_after_an_rsync_that_fails(session: AgentSession, source: Path, tm
     assert "rsync" in again.rsync_error
 
 
+@pytest.mark.parametrize("look_s", [0.001, 30.0], ids=["the watcher is first", "rsync is first"])
+def test_calls_where_the_connection_has_no_second_session(
+    sshd: LoopbackSshd, connect: Connect, source: Path, look_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = connect(sshd.target())
+
+    def refused(_script: str) -> object:
+        raise HostUnusable("no more sessions", cause="MaxSessions")
+
+    monkeypatch.setattr(session._transport, "run", refused)
+    monkeypatch.setattr(rsync, "LOOK_S", look_s)
+    transfer = sync_and_check(session, source)
+    assert (transfer.how, transfer.rsync_error) == ("calls", "no more sessions: MaxSessions")
+
+
 def test_names_with_line_breaks_travel_too(session: AgentSession, source: Path, tmp_path: Path) -> None:
     """The agent declines them, so they are left out before; rsync's list of names would carry them all the same."""
     (source / "two\nlines").write_text("x")

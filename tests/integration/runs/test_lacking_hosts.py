@@ -96,4 +96,5 @@ def test_a_machine_that_allows_one_session_a_connection(workspace: Workspace, ss
     (workspace.root / "weights.bin").write_bytes(os.urandom(8 * 1024 * 1024))
     done = workspace.fcctl("run", "hello", "--on", "box")
     assert "1 of 4 files sent" in done.stderr
+    assert "without rsync, because rsync failed: the machine's sshd opens no more sessions" in done.stderr
     assert "reconnecting" not in done.stderr
