@@ -205,10 +205,8 @@ class World:
             case "slow_stop":
                 self.stop_seconds = fault.amount
                 self.longest_stop_s = max(self.longest_stop_s, fault.amount)
-            case "pending":
-                self.pending_seconds = fault.amount
-            case "stale":
-                self.stale_seconds = fault.amount
+            case "pending" | "stale":
+                setattr(self, f"{fault.kind}_seconds", fault.amount)
             case "skew":
                 self.skew += fault.amount
             case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":
