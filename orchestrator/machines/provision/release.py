@@ -214,8 +214,7 @@ class _Release:
 
     def find(self, requests: list[ReleaseRequest]) -> list[Machine]:
         """The machines; a creation whose reply was lost may take a moment to appear."""
-        unseen = {one.zone for one in requests if one.instance_id is None}
-        machines = find_settled(self._parts, self._target, unseen)
+        machines = find_settled(self._parts, self._target, {one.zone for one in requests})
         zones = {machine.zone for machine in machines}
         if any(one.instance_id is None and one.made_here and one.zone not in zones for one in requests):
             self._clock.sleep(POLL_S)
