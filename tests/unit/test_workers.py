@@ -201,7 +201,8 @@ def test_who_collects_does_not_ask_the_driver(tmp_path: Path) -> None:
     argv = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "driver.c")]
     subprocess.run(argv, check=True)
     log = tmp_path / "log"
-    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "DRIVER_LOG": str(log), "CUDA_VISIBLE_DEVICES": ""}
+    libraries = f"{tmp_path}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    env = {**os.environ, "LD_LIBRARY_PATH": libraries, "DRIVER_LOG": str(log), "CUDA_VISIBLE_DEVICES": ""}
     ask = [sys.executable, "-c", "from flashcore import toolchain; print(toolchain.gpu())"]
     there = {**env, "PYTHONPATH": str(ROOT / "kernels")}
     assert subprocess.run(ask, env=there, capture_output=True, text=True, check=True).stdout == "None\n"
