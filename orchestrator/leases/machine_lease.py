@@ -196,7 +196,10 @@ class MachineLease:
         if not known:
             return None
         seen = self.parts.clouds.open(self.target).machine(str(known["zone"]), self.target.instance)
-        if seen is not None and seen.id == known["instance_id"] and seen.power is Power.RUNNING:
+        is_same = seen is not None and seen.id == known["instance_id"]
+        if seen is not None and is_same and (seen.started or 0.0) < (known.get("started") or 0.0) - SAME_S:
+            return None  # as it was before it was started
+        if seen is not None and is_same and seen.power is Power.RUNNING:
             self.remember(seen)
             return None
         return self.stop_reason(seen)

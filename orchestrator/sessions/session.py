@@ -288,7 +288,8 @@ def _end_if_off(
         return
     seen = services.clouds.open(target).machine(machine.zone, machine.name)
     is_same = seen is not None and seen.id == machine.instance_id
-    if seen is not None and is_same and seen.billed and seen.started == machine.started:
+    is_older = seen is not None and (seen.started or 0.0) < (machine.started or 0.0)  # as it was before the session
+    if seen is not None and is_same and (is_older or (seen.billed and seen.started == machine.started)):
         session.journal.append_if_possible("looked")
         return
     why = _lease(services, saved, target, session).stop_reason(seen)
