@@ -281,7 +281,10 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     holds = [ReleaseRequest(machine.zone, machine.id) for machine in on]
     done = []
     if holds:
-        with services.left_on.unless_stopped(_left_on(services, target, on[0])):
+        left_on = services.left_on.unless_stopped(_left_on(services, target, on[0]))
+        host = ReconnectingHost(services.hosts, target, services.clock, services.observer)
+        lease = MachineLease(services, target, Purpose(workspace), host, list, log_change)
+        with left_on, host, lease.stopped_by_itself():
             done = release(services, target, holds, "stop", log_change)
     release_kept(services, machine=(target.project, target.instance))
     remove_entry(target.name)

@@ -178,7 +178,8 @@ def _release(
         lease.log = session.journal.append_if_possible  # a full disk keeps no machine on
         lease.log("release")
         machine = sessions.machine_of(session.journal.entries())
-        with services.left_on.unless_stopped(kept_by_session(saved, lease.target, machine)):
+        left_on = services.left_on.unless_stopped(kept_by_session(saved, lease.target, machine))
+        with left_on, lease.host, lease.stopped_by_itself():
             done = lease.release(_policy(services, lease.target))
         lease.log("released", **asdict(done[0]))
     off = next((r for r in done if r.stopped is not None), Released("gone", ""))
