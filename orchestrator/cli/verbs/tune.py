@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fcctl_remote.base.durations import seconds
 from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
 from orchestrator.base.sanitize import clean, clean_text
-from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli, CliCommand, Parsed
 from orchestrator.cli.launching import Launching, launch, launching, revision, workspace_with
 
