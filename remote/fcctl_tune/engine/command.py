@@ -243,7 +243,7 @@ class Run:
             return
         print_line("measuring the elites (%d) again, interleaved with the default" % min(spec.elites, len(candidates)))
         final = Final(
-            engine.cluster, engine.trial_spec, spec, engine.default, candidates, host=engine.lead,
+            engine.cluster, engine.trial_spec, spec, engine.default, candidates,
             stopped=lambda: self._stop is not None,
         )  # fmt: skip
         began = time.monotonic()
