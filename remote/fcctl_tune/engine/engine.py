@@ -98,9 +98,7 @@ class Engine:
         for key in [key for key in self._hosts if key not in here]:
             self._host_lost(self._hosts.pop(key))
         for key, host in here.items():
-            if key in self._hosts:
-                self._hosts[key].host = self.seen[host.name] = host
-            else:
+            if key not in self._hosts:
                 self._host_came(HostState(host))
         self.effort.set_gpus(sum(len(host.devices) for host in here.values()))
 

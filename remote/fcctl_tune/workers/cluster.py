@@ -210,7 +210,7 @@ class Cluster(Calls):
             membership.offer(self.offer, port, self._pem)
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
-        self._membership = Membership(settings.version(), self.notice, self._dismiss, self.deaths, self.host)
+        self._membership = Membership(self.notice, self._dismiss, self.deaths, self.host)
 
     def _remove_offer(self) -> None:
         with contextlib.suppress(OSError):

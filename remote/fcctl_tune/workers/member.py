@@ -152,7 +152,7 @@ class Member:
     def _pool(self, folder: str) -> WorkerPool:
         self._tries += 1  # the scheduler may still know the last ones
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
-        facts = membership.facts(host, settings.version())
+        facts = membership.facts(host)
         env = {MEMBER: json.dumps({"facts": facts, "folders": self.folders})}
         return WorkerPool(host, folder, env, self._trial_spec(self._spec) if self._spec is not None else None)
 

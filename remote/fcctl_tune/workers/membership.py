@@ -14,8 +14,6 @@ from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
 from fcctl_tune.workers.hosts import Host, worker_name
 
-#: The version that hosts and search must share.
-PROTOCOL = 2
 #: The topic of dismissals, ``{"to": a host's key or "" for all, "say": reason}``. Hosts ask for it, also later ones.
 CONTROL = "fcctl-tune-control"
 #: The key of the facts that a worker sends of its host.
@@ -29,9 +27,10 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def facts(host: Host, version: str) -> Dict[str, Any]:
-    """The facts that each worker of ``host`` sends; ``version`` is that of Dask distributed."""
-    return {"protocol": PROTOCOL, "distributed": version, "host": dataclasses.asdict(host)}
+def facts(host: Host) -> Dict[str, Any]:
+    """The facts that each worker of ``host`` sends. All hosts of a search have the same libraries: they are sent with
+    its plan."""
+    return {"host": dataclasses.asdict(host)}
 
 
 @dataclass
@@ -46,17 +45,16 @@ class Membership:
     """The hosts of a search.
 
     Args:
-        version: the search's version of Dask distributed.
         dismiss: called with the key of a host that is excluded, and the reason.
         deaths: gets a host's name for each worker that died on it.
         own: the host of the search itself, which does not join; others need GPUs of its model.
     """
 
     def __init__(
-        self, version: str, notice: Callable[[str], None], dismiss: Callable[[str, str], None], deaths: List[str],
+        self, notice: Callable[[str], None], dismiss: Callable[[str, str], None], deaths: List[str],
         own: Host,
     ) -> None:  # fmt: skip
-        self.version, self.own, self.deaths = version, own, deaths
+        self.own, self.deaths = own, deaths
         self._notice, self._dismiss = notice, dismiss
         self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
@@ -90,17 +88,12 @@ class Membership:
         """None for another program's worker, and for a host that cannot be used."""
         entry: Any = worker.get(FACTS)
         try:
-            host, spoken = Host.of(entry["host"]), (entry["protocol"], entry["distributed"])
+            host = Host.of(entry["host"])
         except (TypeError, LookupError):
             return None
         if host.name == self.own.name or host.key in self._excluded:
             return None
-        if spoken != (PROTOCOL, self.version):
-            self.leave_out(
-                host.key,
-                "it uses protocol %s of Dask %s, but the search uses %s of %s" % (*spoken, PROTOCOL, self.version),
-            )
-        elif host.model != self.own.model:
+        if host.model != self.own.model:
             problem = "its GPU is %s, but the search uses %s: their times cannot be compared"
             self.leave_out(host.key, problem % (host.model, self.own.model))
         return None if host.key in self._excluded else host
@@ -113,8 +106,6 @@ class Membership:
             joined = None
         if joined is None:
             joined = self._joined[host.name] = JoinedHost(host, now)
-        if joined.host != host:
-            joined.host, joined.is_complete = host, False
         joined.seen = now
 
     def _completed(self, joined: JoinedHost, there: Mapping[str, str]) -> None:
