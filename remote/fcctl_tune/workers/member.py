@@ -63,7 +63,6 @@ class Member:
         self._process, self._tries = secrets.token_hex(4), 0
         self._began = time.monotonic()
         self._silent_since: Optional[float] = None  # of a search that had admitted workers
-        self._problem = ""  # of the search's file
         self._stop = False
 
     def carry_out(self) -> int:
@@ -120,21 +119,11 @@ class Member:
     def _search(self) -> Optional[Join]:
         """How to join the search; None if that is not known in time. Raises: MissingDependency."""
         while not self._stop:
-            join = self._join()
+            join = Join.read(self.options.join)
             if join is not None or self._is_over(None):
                 return join
             self._nap(SOON_S)
         return None
-
-    def _join(self) -> Optional[Join]:
-        """None if no search is known yet, or its file is invalid, as it is while somebody writes it."""
-        try:
-            return Join.read(self.options.join)
-        except ValueError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                print_line("%s: %s; see the section A fleet of docs/tune.md" % (self.options.join, error))
-            return None
 
     def _is_over(self, join: Optional[Join]) -> bool:
         """Whether the search was silent for too long. Raises: MissingDependency, if it never came."""
@@ -178,7 +167,7 @@ class Member:
                     self._search_lost(is_in or self._has_joined(join, folder))
                     return None
                 pool.replace(worker)
-            if self._join() not in (None, join):  # the present tunnel may be silent
+            if Join.read(self.options.join) not in (None, join):  # the present tunnel may be silent
                 self._search_lost(is_in)
                 return None
             self._nap(LOOK_S)

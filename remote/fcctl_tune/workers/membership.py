@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
+from fcctl_tune.errors import TuneError
 from fcctl_tune.workers.hosts import Host, worker_name
 
 #: The topic of dismissals, ``{"to": a host's key or "" for all, "say": reason}``. Hosts ask for it, also later ones.
@@ -58,7 +59,6 @@ class Membership:
         self._notice, self._dismiss = notice, dismiss
         self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
-        self._announced: Set[str] = set()  # present by the last notice; a new join of the same process gives none
         self._excluded: Set[str] = set()  # keys of members that were left out or replaced
 
     @property
@@ -101,7 +101,7 @@ class Membership:
     def _seen(self, host: Host, now: float) -> None:
         joined = self._joined.get(host.name)
         if joined is not None and joined.host.key != host.key:
-            self._forget(host.name, joins_anew=joined.host.process == host.process)
+            self._forget(host.name)
             self._excluded.add(joined.host.key)
             joined = None
         if joined is None:
@@ -114,15 +114,11 @@ class Membership:
         if not joined.is_complete and names <= set(there):
             joined.is_complete = True
             back = "back, " if host.name in self._known else ""
-            if host.name not in self._announced:
-                self._notice("host %s: %s%s" % (host.name, back, host.outline()))
-            self._announced.add(host.name)
+            self._notice("host %s: %s%s" % (host.name, back, host.outline()))
             self._known.add(host.name)
 
-    def _forget(self, name: str, joins_anew: bool = False) -> None:
-        del self._joined[name]
-        if name in self._announced and not joins_anew:
-            self._announced.remove(name)
+    def _forget(self, name: str) -> None:
+        if self._joined.pop(name).is_complete:
             self._notice("host %s: lost" % name)
 
     def leave_out(self, key: str, reason: str) -> None:
@@ -134,7 +130,6 @@ class Membership:
         joined = self._joined.get(name)
         if joined is not None and joined.host.key == key:
             del self._joined[name]
-            self._announced.discard(name)
         self._notice("host %s: not used: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
 
@@ -162,27 +157,16 @@ class Join:
 
     @classmethod
     def read(cls, path: str) -> Optional[Join]:
-        """None if there is no such file. Raises: ValueError, if it is not valid."""
+        """None if there is no such file. Raises: TuneError, if it is not valid; it is replaced as a whole."""
         try:
-            with open(path, "rb") as stream:  # once: it may be replaced or removed
-                content = stream.read()
+            with open(path, "rb") as stream:
+                entry = json.load(stream)
+            return cls(operator.index(entry["scheduler"]), (entry["tls"] or {}).get("pem"))
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise ValueError("%s: %s" % (path, error.strerror)) from None
-        return cls.from_dict(json.loads(content))
-
-    @classmethod
-    def from_dict(cls, entry: Any) -> Join:
-        """Raises: ValueError."""
-        try:
-            if entry["schema"] != SCHEMA:
-                raise ValueError("it is not a file of schema %d" % SCHEMA)
-            pem = entry["tls"]["pem"] if entry.get("tls") else None
-            port = operator.index(entry["scheduler"])
-        except (TypeError, LookupError, AttributeError) as error:
-            raise ValueError("it is not a file of schema %d: %s" % (SCHEMA, error)) from None
-        return cls(port, pem)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            problem = "%s is not valid: %s: %s" % (path, type(error).__name__, error)
+            raise TuneError(problem, "see the section A fleet of docs/tune.md") from None
 
     @property
     def address(self) -> str:
