@@ -75,7 +75,6 @@ class Calls:
         self._numbers = itertools.count()
         self._futures: Dict[str, Any] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._is_cut = False
 
     def connect(self, client: Any) -> None:
         self._client = client
@@ -99,8 +98,7 @@ class Calls:
         self._ended.put((event[1]["call"], pickle.loads(event[1]["outcome"])))  # noqa: S301 - Dask's peers run code
 
     def _on_end(self, call: str, future: Any) -> None:
-        """In Dask's own thread. A call that we did not cancel was cancelled with the connection to the scheduler."""
-        self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
+        """In Dask's own thread."""
         killed = future.status == "error"  # a call raises nothing: its workers died
         reason = "its workers died" if killed else "its result did not arrive"
         self._ended.put((call, CallFailed(reason, killed)))
@@ -111,8 +109,7 @@ class Calls:
             future.cancel(force=True)
 
     def results(self, seconds: float) -> List[Tuple[str, Any]]:
-        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search.
-        Raises: TuneError, if the connection to the scheduler broke."""
+        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search."""
         results = []
         with contextlib.suppress(queue.Empty):
             one = self._ended.get(timeout=seconds)
@@ -122,11 +119,6 @@ class Calls:
                 if len(results) == AT_ONCE:
                     break
                 one = self._ended.get_nowait()
-        if self._is_cut:
-            raise TuneError(
-                "the connection to the scheduler broke",
-                "when the scheduler runs again, run the same command: the search continues",
-            )
         return results
 
     def wake(self) -> None:

@@ -112,7 +112,7 @@ class Member:
                 return 0
             if self._stop:
                 return STOPPED
-            if join is None or self._is_over(join):
+            if join is None or self._is_over():
                 return GAVE_UP
             pause = AGAIN_S if self.joined > joined else min(2 * max(pause, AGAIN_S), LONGEST_PAUSE_S)
 
@@ -120,12 +120,12 @@ class Member:
         """How to join the search; None if that is not known in time. Raises: MissingDependency."""
         while not self._stop:
             join = Join.read(self.options.join)
-            if join is not None or self._is_over(None):
+            if join is not None or self._is_over():
                 return join
             self._nap(SOON_S)
         return None
 
-    def _is_over(self, join: Optional[Join]) -> bool:
+    def _is_over(self) -> bool:
         """Whether the search was silent for too long. Raises: MissingDependency, if it never came."""
         now = time.monotonic()
         if self._silent_since is not None:
@@ -133,8 +133,7 @@ class Member:
                 print_line("ended: the search has not answered for %d s" % PATIENCE_S)
                 return True
         elif now - self._began > WAIT_S:
-            where = join.address if join else self.options.join
-            problem = "no search answered within %d s (%s)" % (WAIT_S, where)
+            problem = "no search answered within %d s (%s)" % (WAIT_S, self.options.join)
             raise MissingDependency(problem, "check that the search runs, and that a tunnel to it is open")
         return False
 

@@ -62,9 +62,9 @@ def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
     assert made.joined == 1
     assert "the search does not answer" in capsys.readouterr().out
     clock.sleep(PATIENCE_S - 1)
-    assert not made._is_over(join)
+    assert not made._is_over()
     clock.sleep(2)
-    assert made._is_over(join), "its patience counts from then"
+    assert made._is_over(), "its patience counts from then"
 
 
 def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -> None:
@@ -73,10 +73,10 @@ def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -
     assert made._work_for(pool, Join(4711), str(tmp_path)) is None
     assert made.joined == 0
     clock.sleep(WAIT_S - 1)
-    assert not made._is_over(None)
+    assert not made._is_over()
     clock.sleep(2)
     with pytest.raises(MissingDependency, match="no search answered within 1800 s"):
-        made._is_over(None)
+        made._is_over()
 
 
 def test_a_goodbye_ends_it(tmp_path: Path) -> None:
