@@ -136,7 +136,6 @@ class Cluster(Calls):
     def __init__(self, host: Host, notice: Callable[[str], None], trial_spec: TrialSpec, offer: str = "") -> None:
         super().__init__()
         self.host, self.notice, self.trial_spec, self.offer = host, notice, trial_spec, offer
-        self.deaths: List[str] = []
         self._membership: Optional[Membership] = None
         self._ending = contextlib.ExitStack()
         self._looked_at = 0.0
@@ -145,6 +144,11 @@ class Cluster(Calls):
     def hosts(self) -> Sequence[Host]:
         """The present hosts, with GPUs of one model. Calls on a lost host give no result."""
         return (self.host, *(self._membership.hosts if self._membership is not None else ()))
+
+    @property
+    def deaths(self) -> int:
+        """How often a worker of this machine died."""
+        return sum(worker.deaths for worker in self._pool.workers)
 
     def __enter__(self) -> Cluster:
         """Start the workers' processes, which import meanwhile."""
@@ -202,7 +206,7 @@ class Cluster(Calls):
             membership.offer(self.offer, port, self._pem)
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
-        self._membership = Membership(self.notice, self._dismiss, self.deaths, self.host)
+        self._membership = Membership(self.notice, self._dismiss, self.host)
 
     def _remove_offer(self) -> None:
         with contextlib.suppress(OSError):
@@ -215,7 +219,6 @@ class Cluster(Calls):
     def mend(self) -> None:
         """Replace workers that died; update the hosts. Raises: TuneError, if a worker dies again and again."""
         for worker in self._pool.ended():
-            self.deaths.append(worker.name)
             self._pool.replace(worker)
         now = time.monotonic()
         if self._membership is not None and now - self._looked_at >= LOOK_S:

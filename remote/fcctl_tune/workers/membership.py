@@ -7,8 +7,8 @@ import json
 import operator
 import os
 import re
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
@@ -39,7 +39,6 @@ class JoinedHost:
     host: Host
     seen: float  # when one of its workers was there last
     is_complete: bool = False  # all its workers are there
-    addresses: Set[str] = field(default_factory=set)  # of its workers, as they were last
 
 
 class Membership:
@@ -47,15 +46,13 @@ class Membership:
 
     Args:
         dismiss: called with the key of a host that is excluded, and the reason.
-        deaths: gets a host's name for each worker that died on it.
         own: the host of the search itself, which does not join; others need GPUs of its model.
     """
 
     def __init__(
-        self, notice: Callable[[str], None], dismiss: Callable[[str, str], None], deaths: List[str],
-        own: Host,
+        self, notice: Callable[[str], None], dismiss: Callable[[str, str], None], own: Host
     ) -> None:  # fmt: skip
-        self.own, self.deaths = own, deaths
+        self.own = own
         self._notice, self._dismiss = notice, dismiss
         self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
@@ -69,18 +66,14 @@ class Membership:
     def look(self, workers: Mapping[str, Mapping[str, Any]], now: float) -> None:
         """``workers``: those that the scheduler lists at ``now``, by address. A replaced member's workers, if they are
         still listed, were seen earlier than those of the new one."""
-        there: Dict[str, Dict[str, str]] = {}  # addresses by worker's name, by member's key
-        for address, worker in sorted(workers.items(), key=lambda item: float(item[1].get("last_seen", 0.0))):
+        there: Dict[str, Set[str]] = {}  # workers' names, by member's key
+        for worker in sorted(workers.values(), key=lambda one: float(one.get("last_seen", 0.0))):
             host = self._host_of(worker)
             if host is not None:
-                there.setdefault(host.key, {})[str(worker.get("name"))] = address
+                there.setdefault(host.key, set()).add(str(worker.get("name")))
                 self._seen(host, now)
         for name, joined in list(self._joined.items()):
-            by_name = there.get(joined.host.key, {})
-            if by_name:
-                self.deaths += [name] * len(joined.addresses - set(by_name.values()))
-                joined.addresses = set(by_name.values())
-            self._completed(joined, by_name)
+            self._completed(joined, there.get(joined.host.key, set()))
             if now - joined.seen > GONE_S:
                 self._forget(name)
 
@@ -108,10 +101,10 @@ class Membership:
             joined = self._joined[host.name] = JoinedHost(host, now)
         joined.seen = now
 
-    def _completed(self, joined: JoinedHost, there: Mapping[str, str]) -> None:
+    def _completed(self, joined: JoinedHost, there: Set[str]) -> None:
         host = joined.host
         names = {worker_name(host.key, own) for own in ("cpu", *(d.worker for d in host.devices))}
-        if not joined.is_complete and names <= set(there):
+        if not joined.is_complete and names <= there:
             joined.is_complete = True
             back = "back, " if host.name in self._known else ""
             self._notice("host %s: %s%s" % (host.name, back, host.outline()))

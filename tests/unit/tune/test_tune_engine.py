@@ -50,7 +50,6 @@ class Cluster:
         self.waiting: dict[tuple[str, str], deque[tuple[str, Any]]] = {}
         self.left_out: dict[str, str] = {}
         self.most_timed = 0
-        self.deaths: list[str] = []
         self.turned: Callable[[], None] = lambda: None
         self._keys = itertools.count()
 

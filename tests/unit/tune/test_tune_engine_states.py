@@ -98,7 +98,6 @@ class World:
         self.losses = Counter[int]()  # by trial
         self.killed: set[int] = set()  # trials that took workers with them
         self.troubled: set[str] = set()  # keys of hosts on which something could not be carried out
-        self.deaths: list[str] = []
         self.now = 0.0
         self.steps, self.trouble = 0, draw.randrange(MOST_TROUBLE)
         self._names = itertools.count()

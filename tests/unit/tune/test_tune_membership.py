@@ -32,7 +32,7 @@ class Seen:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
-        self.membership = Membership(self.said.append, lambda *told: self.told.append(told), [], host("a"))
+        self.membership = Membership(self.said.append, lambda *told: self.told.append(told), host("a"))
 
     def names(self) -> list[str]:
         return [one.name for one in self.membership.hosts]
