@@ -31,9 +31,9 @@ from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
 UNAVAILABLE, GAVE_UP, STOPPED = MissingDependency.exit_code, 75, 143
 #: Seconds to wait for the first answer of the search.
 WAIT_S = 1800.0
-#: Seconds between two tries to reach it, two looks at its file, and two looks at the workers.
+#: Seconds from a search that was lost to the first try, between two looks at its file, and two looks at the workers.
 AGAIN_S, SOON_S, LOOK_S = 1.0, 0.25, 0.2
-#: The longest pause after a search that answered and did not admit the workers, seconds.
+#: The longest pause between tries to reach a search, seconds.
 LONGEST_PAUSE_S = 15.0
 
 
@@ -118,14 +118,12 @@ class Member:
             pause = AGAIN_S if self.joined > joined else min(2 * max(pause, AGAIN_S), LONGEST_PAUSE_S)
 
     def _search(self) -> Optional[Join]:
-        """How to join the search, once it answers; None if it does not in time. Raises: MissingDependency."""
+        """How to join the search; None if that is not known in time. Raises: MissingDependency."""
         while not self._stop:
             join = self._join()
-            if join is not None and join.answers():
+            if join is not None or self._is_over(None):
                 return join
-            if self._is_over(join):
-                return None
-            self._nap(SOON_S if join is None else AGAIN_S)
+            self._nap(SOON_S)
         return None
 
     def _join(self) -> Optional[Join]:
@@ -180,7 +178,7 @@ class Member:
                     self._search_lost(is_in or self._has_joined(join, folder))
                     return None
                 pool.replace(worker)
-            if self._has_moved(join):
+            if self._join() not in (None, join):  # the present tunnel may be silent
                 self._search_lost(is_in)
                 return None
             self._nap(LOOK_S)
@@ -198,11 +196,6 @@ class Member:
         if had_joined and not self._stop:
             self._silent_since = time.monotonic()
             print_line("the search does not answer; waiting for it or for another search")
-
-    def _has_moved(self, join: Join) -> bool:
-        """Whether its file names another scheduler that answers: the present tunnel may be silent."""
-        newer = self._join()
-        return newer is not None and newer != join and newer.answers()
 
     def _nap(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -7,9 +7,6 @@ import json
 import operator
 import os
 import re
-import socket
-import ssl
-import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
@@ -154,8 +151,6 @@ class Membership:
 SCHEMA = 1
 #: Seconds that a member waits for a search out of reach, while its machine costs money.
 PATIENCE_S = 900.0
-#: Seconds that a scheduler has to answer.
-ANSWER_S = 10.0
 
 
 def offer(path: str, port: int, pem: Optional[str]) -> None:
@@ -202,21 +197,3 @@ class Join:
     def address(self) -> str:
         """As Dask writes it."""
         return "%s://127.0.0.1:%d" % ("tls" if self.pem else "tcp", self.port)
-
-    def answers(self) -> bool:
-        """Whether a scheduler answers, and not only a tunnel."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), ANSWER_S) as plain:
-                if not self.pem:
-                    return bool(plain.recv(1))
-                with tempfile.NamedTemporaryFile() as key:  # ssl reads it from a file only
-                    key.write(self.pem.encode())
-                    key.flush()
-                    context = ssl.create_default_context(cafile=key.name)
-                    context.check_hostname = False
-                    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-                    context.load_cert_chain(key.name)
-                with context.wrap_socket(plain) as secret:
-                    return bool(secret.recv(1))
-        except (OSError, ValueError):
-            return False

@@ -11,7 +11,7 @@ import pytest
 from fcctl_tune.search.space import Space
 from orchestrator.results import tuning as tune_result
 from orchestrator.tune import adoption
-from orchestrator.tune.adoption import Adoption, Row, of_result, of_sweep
+from orchestrator.tune.adoption import Adoption, Row, of_result
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
 
@@ -147,14 +147,3 @@ def test_our_own_table_keeps_what_it_had() -> None:
     for broken in ("[]", '{"schema_version": 2}', '{"schema_version": 1, "rows": 5}', "x"):
         with pytest.raises(ValueError):
             adoption.table(broken, "saxpy", first.rows)
-
-
-def test_a_quick_comparison_is_in_doubt() -> None:
-    rows = [
-        {"env": {"VARIANT": v}, "gpu": "NVIDIA L4", "sms": 58, "case": c, "params": {"T": 1}}
-        for v, c in (("fused", "s64"), ("stage2", "s64"), ("fused", "s128"))
-    ]
-    fused, stage2 = of_sweep(rows, RUN)
-    assert (fused.env["VARIANT"], [row.case for row in fused.rows]) == ("fused", ["s64", "s128"])
-    assert (stage2.env["VARIANT"], [row.case for row in stage2.rows]) == ("stage2", ["s64"])
-    assert "without held-out cases" in fused.doubts[0]
