@@ -25,7 +25,7 @@ def kernels(unit: str, arch: str, tmp_path: Path) -> list[list[str]]:
     except FlashcoreError as e:
         pytest.skip(str(e))
     ptx = tmp_path / "unit.ptx"
-    source = CSRC / unit.split()[0]
+    source = CSRC / unit.split(maxsplit=1)[0]
     command = [nvcc, "-ptx", f"-arch=compute_{arch}", "-std=c++17", *UNITS[unit], "-o", str(ptx), str(source)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return [kernel.splitlines() for kernel in ptx.read_text().split(".entry")[1:]]
