@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -273,7 +274,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     Raises ConflictError: a run or a session uses one of them, or may, and ``force`` is not given; CloudError,
     AuthError: a machine could not be confirmed as stopped.
     """
-    cloud = services.clouds.open(target)
+    cloud, began = services.clouds.open(target), services.clock.now()
     on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
     if not force:
         for machine in on:
@@ -286,7 +287,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
         lease = MachineLease(services, target, Purpose(workspace), host, list, log_change)
         with left_on, host, lease.stopped_by_itself():
             done = release(services, target, holds, "stop", log_change)
-    release_kept(services, machine=(target.project, target.instance))
+    release_kept(services, machine=(target.project, target.instance), up_since=began if done else -math.inf)
     remove_entry(target.name)
     settle_lost(services, cloud, [target])
     if done and services.sessions.open():

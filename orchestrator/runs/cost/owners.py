@@ -3,6 +3,7 @@ over, or off, needs them no more."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -223,11 +224,18 @@ def kept_on(
     })  # fmt: skip
 
 
-def release_kept(services: Services, *, owner_id: str | None = None, machine: tuple[str, str] | None = None) -> None:
-    """Releases the reservation of a machine that was left on, or turned on by hand, and is off now."""
+def release_kept(
+    services: Services, *, owner_id: str | None = None, machine: tuple[str, str] | None = None,
+    up_since: float = math.inf,
+) -> None:  # fmt: skip
+    """Releases the reservation of a machine that was left on, or turned on by hand, and is off now. ``up_since``: what
+    a ``hosts up`` has reserved since then stays for a while, epoch seconds: it may be about to start the machine."""
+    now = services.clock.now()
     with suppress(DiskError), services.spending.changing() as change:
         for one in change.state.open().values():
-            if one.owner in ("up", "kept") and (one.owner_id == owner_id or one.machine == machine):
+            may_start = one.owner == "up" and one.started is None and one.at >= up_since and now - one.at <= NEAR_S
+            is_for = one.owner_id == owner_id or (one.machine == machine and not may_start)
+            if one.owner in ("up", "kept") and is_for:
                 if one.firing:
                     count_left_on(change, one)
                 change.release(one)

@@ -131,6 +131,16 @@ def test_hosts_up_that_was_killed_with_its_first_request(workspace: CloudWorkspa
     assert money(workspace) == (0, 0)
 
 
+def test_hosts_down_beside_hosts_up_that_is_about_to_ask(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    kill_hosts_up(workspace, "log_change")
+    reserved = money(workspace)[1]
+    workspace.type("hosts", "down", "l4", check=0)
+    assert money(workspace)[1] == pytest.approx(reserved)
+    cloud.advance(HOUR)
+    workspace.type("hosts", "down", "l4", check=0)
+    assert money(workspace) == (0, 0)
+
+
 def test_hosts_up_before_a_cloud_that_does_not_answer(workspace: CloudWorkspace, cloud: Emulator) -> None:
     cloud.faults.add(action="*", do={"http": 503})
     workspace.type("hosts", "up", "l4", check=6)
