@@ -34,7 +34,7 @@ from orchestrator.views.report.sections import sections
 from orchestrator.views.tables.compare import expected
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.run import failed_steps, log_end
-from orchestrator.views.tables.runs import answer, compared, lineage_grid
+from orchestrator.views.tables.runs import answer, compared, earlier, lineage_grid
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
@@ -53,17 +53,13 @@ LOG_BYTES, FOLDED_LINES = 512 * 1024, 500
 def routes(site: DashboardContext) -> Sequence[Route]:
     pages = _Runs(site)
     return [
-        Route("/live", pages.live),
-        Route("/runs/{run_id}", pages.one),
-        Route("/runs/{run_id}/live", pages.follow),
-        Route("/runs/{run_id}/log/{step}", pages.log),
-        Route("/runs/{run_id}/files/{path:path}", pages.file),
-        Route("/runs/{run_id}/report", pages.report),
-        Route("/runs/{run_id}/charts", pages.charts),
+        Route("/live", pages.live), Route("/runs/{run_id}", pages.one), Route("/runs/{run_id}/live", pages.follow),
+        Route("/runs/{run_id}/log/{step}", pages.log), Route("/runs/{run_id}/files/{path:path}", pages.file),
+        Route("/runs/{run_id}/report", pages.report), Route("/runs/{run_id}/charts", pages.charts),
         Route("/runs/{run_id}/again", pages.plan_again),
         Route("/runs/{run_id}/again", pages.run_again, methods=["POST"]),
         Route("/runs/{run_id}/cancel", pages.cancel, methods=["POST"]),
-    ]
+    ]  # fmt: skip
 
 
 class _Runs:
@@ -110,10 +106,7 @@ class _Runs:
     def _finished(self, run_id: str) -> dict[str, Any]:
         """The page of a finished run: its answer first, then what it rests on."""
         shown = show(self._site.store, run_id)
-        rows = self._site.store.rows(limit=EARLIER, job=shown.record.job)
-        place = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows))
-        before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
-        heads = headlines(self._site.store, [*rows[place : place + 1], *before])
+        row, before, heads = earlier(self._site.store, run_id, shown.record.job, EARLIER)
         report = build([shown])
         before_id = next((head.run_id for head in compared(before, heads) if run_id in heads), "")
         order = FIRST if shown.record.status == "passed" else FAILED_FIRST
@@ -127,7 +120,7 @@ class _Runs:
             "subject": subjects(self._site.backend.root, [shown.record.source.git_commit]),
             "before": before_id, "expected": expected(in_common(self._site.store, run_id, before_id), BARS),
             "parts": [*(part for part in parts if report.headline or part.id != "results"),
-                      *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown), *_files(shown)],
+                      *_lineage(self._site.store, row), *_numbers(shown), *_files(shown)],
         }  # fmt: skip
 
     def _of(self, run: LiveRun) -> dict[str, Any]:
@@ -300,12 +293,11 @@ def _again(record: RunRecord) -> list[str]:
     return ["run", record.job, "--on", record.target, *settings]
 
 
-def _lineage(store: FileStore, rows: Sequence[RunRow]) -> Iterator[Section]:
-    for row in rows:
-        before, after = lineage(store, row.run_id)
-        known = {one.run_id: one for name in (*before, *after) for one in store.rows(run_id=name)} | {row.run_id: row}
-        if grids := [*lineage_grid(row, before, after, known, headlines(store, known.values()))]:
-            yield Section("lineage", "Lineage", grids)
+def _lineage(store: FileStore, row: RunRow) -> Iterator[Section]:
+    before, after = lineage(store, row.run_id)
+    known = {one.run_id: one for name in (*before, *after) for one in store.rows(run_id=name)} | {row.run_id: row}
+    if grids := [*lineage_grid(row, before, after, known, headlines(store, known.values()))]:
+        yield Section("lineage", "Lineage", grids)
 
 
 def _numbers(shown: Shown) -> Iterator[Section]:
