@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,7 +11,14 @@ from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from orchestrator.base import safe_paths
@@ -26,7 +32,6 @@ from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Cell, Facts, Folded, Grid, Heading, Section, Text, closed, more
 from orchestrator.views.dashboard.heavy import BARS
 from orchestrator.views.dashboard.lists import TEXT
-from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build, gpu_of
 from orchestrator.views.report.page import POLICY as REPORT_POLICY
@@ -71,25 +76,13 @@ class _Runs:
         self._rendered: tuple[int, str] = (-1, "")
 
     # -------------------------------------------------------------------------------------------- all of them
-    async def live(self, _: Request) -> Response:
-        return _stream(self._live())
-
-    async def _live(self) -> AsyncIterator[str]:
-        version = -1
-        while not self._site.live.closing.is_set():
-            newer = await self._site.live.after(version)
-            if newer == version:
-                yield ": nothing new\n\n"
-            else:
-                version = newer
-                yield _event("runs", {"html": self._list_fragment(version)})
-
-    def _list_fragment(self, version: int) -> str:
-        """The list as all browsers get it: made once for each version."""
+    async def live(self, request: Request) -> Response:
+        """The list of active runs, made once for each version; without it for a browser that has this version."""
+        runs, version = await self._site.live.now(), self._site.live.version
         if self._rendered[0] != version:
-            runs = self._site.live.runs
             self._rendered = (version, self._site.render("live_runs", **self._site.live_values(runs)))
-        return self._rendered[1]
+        known = request.query_params.get("version") == str(version)
+        return JSONResponse({"version": version, "html": "" if known else self._rendered[1]})
 
     # -------------------------------------------------------------------------------------------- one of them
     async def one(self, request: Request) -> Response:
@@ -128,46 +121,21 @@ class _Runs:
         return {"cap": cap, "cancel": self._cancels.get(run.run_id, "")}
 
     async def follow(self, request: Request) -> Response:
-        run_id = await self._resolve(request)
-        if not self._site.store.is_complete(run_id) and self._site.store.plan_of(run_id) is None:
+        """State and log of a run since the ``version`` and the place (``at``) that the browser has; ``home`` once all
+        of it is there."""
+        run_id, given, store = await self._resolve(request), request.query_params, self._site.store
+        if not (complete := store.is_complete(run_id)) and store.plan_of(run_id) is None:
             raise RunNotFound(f"no run {run_id}", hint="choose one in the list of runs")
-        last = request.headers.get("last-event-id", "")
-        return _stream(self._follow(run_id, int(last) if last.isdigit() else 0))
-
-    async def _follow(self, run_id: str, after: int) -> AsyncIterator[str]:
-        """State and log of one run in one stream, until it is finished."""
-        queue: asyncio.Queue[str | None] = asyncio.Queue(maxsize=8)
-        tasks = [
-            asyncio.create_task(self._states(run_id, queue)),
-            asyncio.create_task(self._lines(run_id, after, queue)),
-        ]
-        try:
-            while (event := await queue.get()) is not None:
-                yield event
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _states(self, run_id: str, queue: asyncio.Queue[str | None]) -> None:
-        version, live = -1, self._site.live
-        while not live.closing.is_set():
-            newer = await live.after(version, HEARTBEAT_S)
-            if self._site.store.is_complete(run_id):
-                await queue.put(_event("home", {}))
-                break
-            run = live.find(run_id)
-            if newer != version and run is not None:
-                await queue.put(_event("state", {"html": self._site.render("live_state", run=run, **self._of(run))}))
-            version = newer
-        await queue.put(None)
-
-    async def _lines(self, run_id: str, after: int, queue: asyncio.Queue[str | None]) -> None:
-        async for piece in self._site.logs.follow(run_id, after):
-            if piece is None:
-                await queue.put(": nothing new\n\n")
-            else:
-                await queue.put(_event("log", {"step": piece.step, "text": piece.text}, piece.end))
+        await self._site.live.now()
+        run, version, known = self._site.live.find(run_id), self._site.live.version, given.get("at", "")
+        at = int(known) if known.isdigit() and len(known) < 16 else 0
+        chunks, over = self._site.logs.since(run_id, at)
+        fresh = run if given.get("version") != str(version) else None
+        return JSONResponse({
+            "version": version, "at": chunks[-1].end if chunks else at, "home": complete and over,
+            "html": self._site.render("live_state", run=fresh, **self._of(fresh)) if fresh else "",
+            "log": [{"step": chunk.step, "text": chunk.text} for chunk in chunks],
+        })  # fmt: skip
 
     # -------------------------------------------------------------------------------------------- what it left
     async def log(self, request: Request) -> Response:
@@ -344,13 +312,3 @@ def _ends(shown: Shown) -> list[tuple[str, str]]:
     """The last lines of the logs of the steps that stopped the run, by step."""
     ends = [(step.id, log_end(shown.folder, step.log)) for step in failed_steps(shown.record)]
     return [(step, "\n".join(lines)) for step, lines in ends if lines]
-
-
-def _event(name: str, data: dict[str, Any], event_id: int | None = None) -> str:
-    """One server-sent event; JSON has no line feeds outside its strings' escapes."""
-    head = f"id: {event_id}\n" if event_id is not None else ""
-    return f"{head}event: {name}\ndata: {json.dumps(data)}\n\n"
-
-
-def _stream(events: AsyncIterator[str]) -> StreamingResponse:
-    return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
