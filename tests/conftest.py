@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("fcctl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("fcctl")
 # OpenMP's threads spin while they wait, and beside another worker they wait for the processor that it has: three times
-# the processor time. FlashCore's own threads have tests that say how many they want. Here, since OpenMP reads it when
-# it is loaded, and the conftest of a folder may do that before any hook; a fork of a process with such threads waits
-# for them for ever.
+# the processor time. FlashCore's own threads have tests that say how many they want. It is said here, since OpenMP
+# reads it when it is loaded, and the conftest of a folder may load it before any hook runs; a fork of a process with
+# such threads waits for them for ever.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

@@ -5,8 +5,8 @@ configuration that needs stack or spills registers, here or on the card these ke
 output is not near PyTorch's, too. First each is timed for itself, then the best of each variant and shape in turns with
 each other: what decides is the median of those. These are times to choose by; ``bench`` is the measurement.
 
-Writes ``sweep.json``: a ``metrics`` document with a row for each variant and shape. They come into the table of
-:mod:`flashcore.tilings` by ``fcctl tune --adopt RUN --force``: nothing here was held out, and no interval measured.
+Writes ``sweep.json``: a ``metrics`` document with a row for each variant and shape. They are not adopted into the table
+of :mod:`flashcore.tilings`: nothing here was held out, and no interval measured. ``fcctl tune`` does that.
 """
 
 from __future__ import annotations

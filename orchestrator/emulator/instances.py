@@ -38,7 +38,12 @@ def view(world: World, machine: Machine) -> dict[str, Any]:
 
 
 def get(call: Call) -> dict[str, Any]:
-    return view(call.world, call.machine())
+    is_late, before = call.world.late(call.path)
+    if not is_late:
+        return view(call.world, call.machine())
+    if before is None:
+        raise not_found(call.path)
+    return before
 
 
 def insert(call: Call) -> dict[str, Any]:

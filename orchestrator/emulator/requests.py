@@ -264,7 +264,12 @@ def _firewalls(call: Call) -> Iterator[Resource]:
 
 
 def _instances(call: Call) -> Iterator[Resource]:
-    return (instances.view(call.world, one) for one in call.world.machines.values() if one.status != REQUESTED)
+    for machine in call.world.machines.values():
+        is_late, before = call.world.late(machine.path)
+        if is_late and before is not None:
+            yield before
+        elif not is_late and machine.status != REQUESTED:
+            yield instances.view(call.world, machine)
 
 
 REGIONS = Collection("regions", "region", _regions)

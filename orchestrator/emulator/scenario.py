@@ -218,6 +218,8 @@ class Scenario(BaseModel):
     unreachable: tuple[str, ...] = ()
     #: Names of instances that aggregated lists do not show yet.
     unlisted: tuple[str, ...] = ()
+    #: How long reads of an instance show it as it was before an operation that is DONE, seconds.
+    stale_s: float = 0.0
     #: Requests per minute before rateLimitExceeded; None for no limit.
     requests_per_minute: int | None = None
     #: Emulated seconds a call of ``wait`` may take.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
@@ -65,6 +66,8 @@ class Operation:
     resource: dict[str, Any]
     target: str
     steps: list[Step] = field(default_factory=list)
+    #: The instance before it, if reads are to be late; None: it did not exist.
+    before: dict[str, Any] | None = None
 
     @property
     def done(self) -> bool:
@@ -162,6 +165,8 @@ class World:
         #: project and requestId -> digest of the request, path of its operation
         self.requests: dict[str, tuple[str, str]] = {}
         self.billed: list[BilledTime] = []
+        #: Path of an instance -> what reads still show of it, and until when.
+        self._late: dict[str, tuple[dict[str, Any] | None, float]] = {}
         #: Called after each change, with the lock held.
         self.changed: Callable[[], None] = lambda: None
         #: How late maxRunDuration is enforced, seconds.
@@ -172,6 +177,16 @@ class World:
 
     def later(self, delay: float, event: Callable[[], None]) -> None:
         self.timeline.at(self.now() + delay, event)
+
+    def late(self, path: str) -> tuple[bool, dict[str, Any] | None]:
+        """Whether reads of an instance are late, and what they show: None if it did not exist then."""
+        before, until = self._late.get(path, (None, 0.0))
+        return self.now() < until, before
+
+    def make_late(self, operation: Operation) -> None:
+        """For a while, reads show the instance as it was before the operation."""
+        if self.scenario.stale_s > 0 and "error" not in operation.resource and _is_power(operation):
+            self._late[operation.target] = operation.before, self.now() + self.scenario.stale_s
 
     def end_billing(self, machine: Machine) -> None:
         for time in self.billed:
@@ -250,6 +265,8 @@ def begin(
     if "/zones/" in path:
         resource["zone"] = link(_parent(path.rsplit("/", 1)[0]))
     operation = Operation(path, resource, target)
+    if world.scenario.stale_s > 0 and kind != "insert" and target in world.machines:
+        operation.before = copy.deepcopy(world.machines[target].resource)
     due = now
     for delay, name, args in _with_fault(world, plan, undo, fault, error):
         due += delay
@@ -318,6 +335,12 @@ def finish(world: World, operation: Operation) -> None:
     operation.resource.setdefault("startTime", now)
     operation.resource.update(status="DONE", progress=100, endTime=now)
     operation.steps.clear()
+    world.make_late(operation)
+
+
+def _is_power(operation: Operation) -> bool:
+    kinds = ("insert", "start", "stop", "delete")
+    return operation.resource["operationType"] in kinds and "/instances/" in operation.target
 
 
 def fail(world: World, operation: Operation, fields: dict[str, Any]) -> None:

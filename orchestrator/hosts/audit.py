@@ -21,7 +21,7 @@ from orchestrator.machines.cloud_api import Cloud
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, times_on
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.provision.release import ReleaseRequest, release
-from orchestrator.machines.targets import Target
+from orchestrator.machines.targets import CloudTarget, Target
 from orchestrator.money.audit import OTHERS, Account, Finding, account, learned
 from orchestrator.money.billable import Orphan, older_copies, orphans, target_of
 from orchestrator.money.ledger import Line, UsageRecord, spans
@@ -100,7 +100,7 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
                 )  # fmt: skip
             except DiskError as full:  # machines without an owner are stopped all the same
                 unanswered.append(Unanswered(place.project, "the ledger", full.one_line))
-            release_lost(services, project.cloud, place.project)
+            release_lost(services, project.cloud, place.targets)
         findings += findings_here
     return Audit(
         tuple(findings),
@@ -112,9 +112,9 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
     )
 
 
-def release_lost(services: Services, cloud: Cloud, project: str) -> None:
+def release_lost(services: Services, cloud: Cloud, targets: Sequence[CloudTarget]) -> None:
     """Releases reservations for machines that are off and whose run or session has no record any more."""
-    for one in settle_lost(services, cloud, project):
+    for one in settle_lost(services, cloud, targets):
         what = f"${one.usd:.2f} was reserved for {one.owner_id}, which no longer has a record; fcctl released it"
         services.observer.note(f"{one.instance} is off: {what} (its actual cost: fcctl cost ledger)")
 
@@ -320,7 +320,7 @@ def stop(
             for run_id, plan in services.store.pending_releases().items():
                 if is_for(plan, machine.project, machine.name):
                     services.store.remove_pending_release(run_id)
-            release_lost(services, cloud, machine.project)
+            release_lost(services, cloud, place.targets)
     return ended
 
 

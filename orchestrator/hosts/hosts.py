@@ -26,11 +26,11 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.terminal import remove_entry
 from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.actions import UP_PREFIX, MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines, find_settled
-from orchestrator.machines.provision.release import Released, ReleaseRequest, release
+from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
+from orchestrator.machines.provision.release import Released, ReleaseRequest, find_settled, release
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
-from orchestrator.money.caps import Budget, fenced_worst_case_usd
+from orchestrator.money.caps import Budget, fenced_worst_case_usd, is_start
 from orchestrator.money.prices.rates import hourly_plan, usd_per_hour
 from orchestrator.money.usage_recorder import is_emulated
 from orchestrator.runs.cost.estimate import as_last_seen
@@ -210,23 +210,29 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
     FcctlError: what the cloud or the machine reports.
     """
     purpose = Purpose(f"{UP_PREFIX}{int(services.clock.now())}", workspace)
+    start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
+    start = start.model_copy(update={"unasked": True})
     lines: list[JournalEntry] = []
 
     def log(kind: str, **data: object) -> None:
         """Needs no file: after a crash the book has who started the machine, and its max run duration ends it."""
+        nonlocal start
+        entry = JournalEntry(seq=len(lines) + 1, time=services.clock.now(), kind=kind, data=data)
+        if is_start(entry) and start.unasked:  # a reservation that is not asked for long counts no more
+            start = start.model_copy(update={"unasked": False, "at": entry.time})
+            reserve(services, start)
         log_change(kind, **data)
-        lines.append(JournalEntry(seq=len(lines) + 1, time=services.clock.now(), kind=kind, data=data))
+        lines.append(entry)
 
     planned = PlannedPrice(plan.usd_per_hour - plan.rest_usd_per_hour, plan.rest_usd_per_hour)
     request = MachineRequest(
         max_run_s=int(plan.minutes * 60), need_s=0.0, planned=None if is_emulated(target) else planned
     )
-    start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
     reserve(services, start)
-    _label_owner(services, target, purpose, log)
     with ReconnectingHost(services.hosts, target, services.clock, services.observer) as host:
         lease = MachineLease(services, target, purpose, host, lambda: lines, log)
         try:
+            _label_owner(services, target, purpose, log)
             got, way = lease.start(request)
         except BaseException:
             if lease.release_requests():
@@ -275,11 +281,14 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     holds = [ReleaseRequest(machine.zone, machine.id) for machine in on]
     done = []
     if holds:
-        with services.left_on.unless_stopped(_left_on(services, target, on[0])):
+        left_on = services.left_on.unless_stopped(_left_on(services, target, on[0]))
+        host = ReconnectingHost(services.hosts, target, services.clock, services.observer)
+        lease = MachineLease(services, target, Purpose(workspace), host, list, log_change)
+        with left_on, host, lease.stopped_by_itself():
             done = release(services, target, holds, "stop", log_change)
     release_kept(services, machine=(target.project, target.instance))
     remove_entry(target.name)
-    settle_lost(services, cloud, target.project)
+    settle_lost(services, cloud, [target])
     if done and services.sessions.open():
         recover(services, look_at_all=True)  # a session that kept it on has ended
     return done

@@ -6,9 +6,9 @@ change that the cloud is asked for, ``acquired`` has the machine that answers, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, Hos
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.cloud_api import HourlyPrice, MachineParts
-from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.acquire import Acquired, acquire
 from orchestrator.machines.provision.actions import MachineRequest, Purpose, too_dear
@@ -25,7 +25,7 @@ from orchestrator.machines.provision.endpoint import endpoint
 from orchestrator.machines.provision.find import Log, query_in_thread
 from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
 from orchestrator.machines.provision.release import Policy, Released, ReleaseRequest, release
-from orchestrator.machines.shutdown_timer import token_of
+from orchestrator.machines.shutdown_timer import keep_on, token_of
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import is_start
 
@@ -33,6 +33,8 @@ from orchestrator.money.caps import is_start
 START_ATTEMPTS = 3
 #: A remembered machine that does not answer for so long is looked up in the cloud, seconds.
 ASK_CLOUD_AFTER_S = 1.0
+#: A machine that cannot be stopped through the cloud turns itself off after so long, seconds.
+LAST_RESORT_S = 120.0
 #: How much earlier or later than asked for a start may have been, with clocks that differ, seconds.
 EARLIER_S, LATER_S = 900.0, 1800.0
 #: The same of a start whose time the cloud has told.
@@ -196,7 +198,10 @@ class MachineLease:
         if not known:
             return None
         seen = self.parts.clouds.open(self.target).machine(str(known["zone"]), self.target.instance)
-        if seen is not None and seen.id == known["instance_id"] and seen.power is Power.RUNNING:
+        is_same = seen is not None and seen.id == known["instance_id"]
+        if seen is not None and is_same and (seen.started or 0.0) < (known.get("started") or 0.0) - SAME_S:
+            return None  # as it was before it was started
+        if seen is not None and is_same and seen.power is Power.RUNNING:
             self.remember(seen)
             return None
         return self.stop_reason(seen)
@@ -236,6 +241,25 @@ class MachineLease:
         Raises CloudError, AuthError if it may be on; InUse if ``in_use`` names somebody.
         """
         return release(self.parts, self.target, self.release_requests(), policy, self.log, in_use)
+
+    def stop_itself(self) -> float | None:
+        """Has a machine that the cloud does not stop turn itself off soon; returns when, by its own clock, epoch
+        seconds; None if it does not let us."""
+        try:
+            return keep_on(self.host, LAST_RESORT_S, self.token, "the cloud did not stop it", longer=False)
+        except FcctlError:
+            return None
+
+    @contextmanager
+    def stopped_by_itself(self) -> Iterator[None]:
+        """The block stops the machine; if it cannot, the machine does so itself, if it can be reached."""
+        try:
+            yield
+        except FcctlError:
+            self.host.hurry = self.host.hurry or Hurry()
+            if self.stop_itself() is not None:
+                self.parts.observer.note(f"{self.target.instance} turns itself off in {LAST_RESORT_S / 60:.0f} minutes")
+            raise
 
 
 def facts(way: Endpoint, price: HourlyPrice) -> dict[str, object]:

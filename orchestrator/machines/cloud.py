@@ -265,6 +265,26 @@ class Operation:
         return self.state == "DONE"
 
 
+#: How long reads of a machine may be behind a change of its power that is DONE, seconds.
+STALE_S = 30.0
+
+
+def shows(machine: Machine | None, change: Operation) -> bool:
+    """Whether a read of the machine is not older than ``change`` of its power, which is DONE: it shows its effect, or
+    something later."""
+    since = change.started or 0.0
+    if change.type == "insert":
+        return machine is not None
+    if machine is None:
+        return True
+    if change.type == "delete":
+        return machine.id != change.target_id
+    if change.type == "stop":
+        return machine.power is not Power.RUNNING or (machine.started or 0.0) > since
+    was_on_since = max(machine.started or 0.0, machine.stopped or 0.0) > since
+    return machine.power is not Power.STOPPED or was_on_since
+
+
 @dataclass(frozen=True)
 class MachineSpec:
     """A machine to create. A target has the same name in every zone, so that none is created twice."""

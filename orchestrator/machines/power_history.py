@@ -42,6 +42,11 @@ def ends(operation: Operation) -> bool:
     return operation.refusal is None and operation.collection == "instances" and kind(operation) in _ENDS
 
 
+def is_a_start(operation: Operation) -> bool:
+    """Whether the machine may have been turned on by it, even if it is reported as refused."""
+    return operation.collection == "instances" and kind(operation) in _STARTS
+
+
 def _happened(operations: Iterable[Operation], instance_id: str) -> Iterable[tuple[float, Operation]]:
     """The operations that changed the machine, with their times. One without an instance id counts for each machine of
     that name."""

@@ -48,6 +48,8 @@ class Reservation(BaseModel):
     usd: float
     #: Nobody pays: it is the sandbox's.
     emulated: bool = False
+    #: No start was requested yet, so that nothing can cost; the first request makes the reservation anew.
+    unasked: bool = False
     #: The schedule's firing that it was made for; see :mod:`orchestrator.money.firings`.
     firing: str | None = None
 

@@ -178,7 +178,8 @@ def _release(
         lease.log = session.journal.append_if_possible  # a full disk keeps no machine on
         lease.log("release")
         machine = sessions.machine_of(session.journal.entries())
-        with services.left_on.unless_stopped(kept_by_session(saved, lease.target, machine)):
+        left_on = services.left_on.unless_stopped(kept_by_session(saved, lease.target, machine))
+        with left_on, lease.host, lease.stopped_by_itself():
             done = lease.release(_policy(services, lease.target))
         lease.log("released", **asdict(done[0]))
     off = next((r for r in done if r.stopped is not None), Released("gone", ""))
@@ -288,7 +289,8 @@ def _end_if_off(
         return
     seen = services.clouds.open(target).machine(machine.zone, machine.name)
     is_same = seen is not None and seen.id == machine.instance_id
-    if seen is not None and is_same and seen.billed and seen.started == machine.started:
+    is_older = seen is not None and (seen.started or 0.0) < (machine.started or 0.0)  # as it was before the session
+    if seen is not None and is_same and (is_older or (seen.billed and seen.started == machine.started)):
         session.journal.append_if_possible("looked")
         return
     why = _lease(services, saved, target, session).stop_reason(seen)

@@ -36,8 +36,6 @@ def proposed(shown: Shown, plan: wire.RunPlan | None, searches: Mapping[str, Sea
     name. Raises NotFoundError: there was no search in it; HostFault: the search cannot have such a row, which would get
     into the workspace and to its command."""
     adoptions = list(_tunings(shown, plan, searches))
-    for document in shown.documents.of("metrics"):
-        adoptions += _sweep(shown, document, searches)
     if not adoptions:
         raise _nothing_found(shown.record, plan)
     return adoptions
@@ -91,27 +89,6 @@ def _told(result: TuneResult) -> str:
     each = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in result.states.items())
     of = f" of {result.budget}" if result.budget else ""
     return f"with results of {result.trials}{of} trials" + (f": {each}" if each else "")
-
-
-def _sweep(shown: Shown, document: Document, searches: Mapping[str, Search]) -> list[Adoption]:
-    """Rows that a step itself chose, if the document has some; it names the search that they belong to."""
-    name, rows = document.content.get("tune"), document.content.get("rows")
-    if not isinstance(name, str) or not isinstance(rows, list):
-        return []
-    try:
-        adoptions = [replace(one, search=name) for one in adoption.of_sweep(rows, shown.record.run_id)]
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise NotFoundError(
-            f"the rows of {document.path} cannot be read",
-            cause=f"{type(error).__name__}: {error}",
-            hint="another version of fcctl wrote them: start the run again",
-        ) from None
-    for one in adoptions:
-        _believe(one, document, None)
-        for key, value in one.env.items():
-            if name in searches and not searches[name].may_have(key, value):
-                raise _untrue(document, f"{searches[name].file} does not declare {key}={value!r}")
-    return adoptions
 
 
 def _believe(made: Adoption, document: Document, spec: Spec | None) -> None:

@@ -122,17 +122,6 @@ def _rows(result: TuneResult, elites: Sequence[Elite], run: str, *, certain: boo
             yield Row(result.gpu, result.sms, case, elite.params, run, ratio, elite.held_out)
 
 
-def of_sweep(entries: Iterable[Mapping[str, Any]], run: str) -> list[Adoption]:
-    """The rows of a quick comparison, which proves nothing: one adoption for each environment."""
-    by_env: dict[str, list[Row]] = {}
-    for entry in entries:
-        env = {str(k): str(v) for k, v in dict(entry["env"]).items()}
-        row = Row(str(entry["gpu"]), int(entry["sms"]), str(entry["case"]), dict(entry["params"]), run)
-        by_env.setdefault(json.dumps(env, sort_keys=True), []).append(row)
-    doubt = "this is a quick comparison, without held-out cases and without intervals"
-    return [Adoption("", json.loads(env), tuple(rows), (doubt,)) for env, rows in by_env.items()]
-
-
 def fault(row: Row, space: Space | None) -> str:
     """Why no search can have this row; empty if one can. Without a known ``space`` any valid parameters can be."""
     from fcctl_tune.errors import SpecError

@@ -54,14 +54,8 @@ class TuneBundles:
         own = list(_own_files())
         identity = _identity(distributions, own)
         folder = self._folder or _cache_dir()
-        with contextlib.suppress(OSError):
-            name = folder / f"{identity}.txt"
-            if (bundle := _whole(folder, name.read_text(encoding="ascii"))) is not None:
-                for used in (name, bundle.path):
-                    os.utime(used)
-                return bundle
         try:
-            return _write(folder, identity, _archive(distributions, own))
+            return _whole(folder, f"{identity}-*.zip") or _write(folder, identity, _archive(distributions, own))
         except OSError as error:
             raise FcctlError(
                 "could not pack the search's libraries",
@@ -71,24 +65,30 @@ class TuneBundles:
 
     def find(self, sha256: str) -> Bundle:
         folder = self._folder or _cache_dir()
-        with contextlib.suppress(OSError):
-            if (bundle := _whole(folder, sha256)) is not None:
-                return bundle
-        raise NotFoundError(
-            "this computer no longer has the libraries of this search",
-            cause=f"{folder / sha256}.zip does not exist, and the machine does not have them either",
-            hint="start a new search",
-        )
+        bundle = _whole(folder, f"*{sha256}.zip")
+        if bundle is None:
+            raise NotFoundError(
+                "this computer no longer has the libraries of this search",
+                cause=f"{folder} has no file of the content {sha256}, and the machine does not have them either",
+                hint="start a new search",
+            )
+        return bundle
 
 
 def _cache_dir() -> Path:
     return user_folder("cache") / "bundles"
 
 
-def _whole(folder: Path, sha256: str) -> Bundle | None:
-    path = folder / f"{sha256}.zip"
-    content = path.read_bytes()
-    return Bundle(path, sha256, len(content)) if hashlib.sha256(content).hexdigest() == sha256 else None
+def _whole(folder: Path, pattern: str) -> Bundle | None:
+    """The file of that name, which ends in the hash of its content, if it is undamaged."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            content = path.read_bytes()
+            sha256 = hashlib.sha256(content).hexdigest()
+            if path.stem.endswith(sha256):
+                os.utime(path)
+                return Bundle(path, sha256, len(content))
+    return None
 
 
 def _closure() -> list[metadata.Distribution]:
@@ -222,19 +222,13 @@ def _archive(distributions: Sequence[metadata.Distribution], own: Sequence[tuple
 def _write(folder: Path, identity: str, content: bytes) -> Bundle:
     sha256 = hashlib.sha256(content).hexdigest()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{sha256}.zip"
-    for target, data in ((path, content), (folder / f"{identity}.txt", sha256.encode())):
-        write_atomic(target.parent, target.name, data, mode=0o600, durable=False)
-    _drop_old(folder)
+    path = folder / f"{identity}-{sha256}.zip"
+    write_atomic(folder, path.name, content, mode=0o600, durable=False)
+    for old in sorted(folder.glob("*.zip"), key=_last_use, reverse=True)[
+        KEPT:
+    ]:  # a resumed run may need an earlier one
+        old.unlink(missing_ok=True)
     return Bundle(path, sha256, len(content))
-
-
-def _drop_old(folder: Path) -> None:
-    """Keep the bundles used last: a resumed run may need an earlier one."""
-    for suffix in ("*.zip", "*.txt"):
-        by_use = sorted(folder.glob(suffix), key=_last_use, reverse=True)
-        for path in by_use[KEPT:]:
-            path.unlink(missing_ok=True)
 
 
 def _last_use(path: Path) -> float:

@@ -86,12 +86,6 @@ class Search:
         if not self.has_variant(value):
             raise _no_such_variant(self, variable, value, None if variable in settings else job.job)
 
-    def may_have(self, variable: str, value: str) -> bool:
-        """Whether a variable may have that value: one of the variants, or the file's own."""
-        if self.variants is not None and variable == self.variants[0] and value in self.variants[1]:
-            return True
-        return self.env.get(variable) == value
-
 
 @dataclass(frozen=True)
 class SearchFile:
@@ -134,30 +128,21 @@ def parse(sheet: SearchFile, name: str | None = None, space: SearchFile | None =
     if not NAME.fullmatch(str(entry.get("tune", ""))):
         raise _invalid(sheet.where("tune"), "tune: must be the search's name, of a-z, 0-9 and hyphens")
     if space is not None:
-        entry = _in_space(entry, _space(space))
+        entry = {key: value for key, value in entry.items() if key not in SPACE_KEYS} | _space(space, entry)
     spec = _spec({**entry, **({"env": env} if env else {})}, sheet, space)
     return Search(spec.tune, spec, env, adopt, variants, sheet.file)
 
 
-def _in_space(entry: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
-    """``entry`` with the keys of ``space``; other keys stay, constraints above all. Keys that then exclude each other,
-    such as a list and constraints, are an error later."""
-    replaced = {*space, "space"}
-    if "space" in space:
-        replaced = set(SPACE_KEYS)
-    elif "configurations" in space:
-        replaced |= {"constraints", "default"}
-    elif "parameters" in space:
-        replaced |= {"configurations", "default"}
-    return {key: value for key, value in entry.items() if key not in replaced} | dict(space)
-
-
-def _space(sheet: SearchFile) -> dict[str, Any]:
-    """The entries of a file for ``--space``. Raises: InvalidSearch, for other keys."""
+def _space(sheet: SearchFile, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a file for ``--space``, which replace the space of ``own``. Raises: InvalidSearch, for other keys,
+    and for parameters alone where ``own`` has constraints."""
     for key in sheet.entries:
         if key not in SPACE_KEYS:
             hint = did_you_mean(key, SPACE_KEYS)
             raise _invalid(sheet.where(key), f"unknown key '{key}' in a file for --space", hint)
+    if "constraints" in own and set(sheet.entries) == {"parameters"}:
+        problem = "the file replaces the whole space, and the search has `constraints`: write `constraints:` in it too"
+        raise _invalid(sheet.where("parameters"), problem)
     return sheet.entries
 
 
@@ -194,14 +179,8 @@ def _spec(entry: Mapping[str, Any], sheet: SearchFile, space: SearchFile | None)
     try:
         return Spec.from_dict(entry)
     except SpecError as error:
-        key = error.key.split(".")[0].split("[")[0]
-        if space is None or key in space.entries:
-            raise InvalidSearch([_problem(error.key, error.problem, space or sheet)]) from None
-        problem = _problem(error.key, error.problem, sheet)
-        if key in SPACE_KEYS and problem.hint is None:
-            hint = f"the file {space.file} does not replace `{key}`: write `{key}:` in it too"
-            problem = replace(problem, hint=hint)
-        raise InvalidSearch([problem]) from None
+        is_of_space = space is not None and error.key.split(".")[0].split("[")[0] in SPACE_KEYS
+        raise InvalidSearch([_problem(error.key, error.problem, space if space and is_of_space else sheet)]) from None
 
 
 def _problem(key: str, problem: str, sheet: SearchFile) -> Problem:

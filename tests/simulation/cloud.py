@@ -147,6 +147,7 @@ class SimulatedCloud:
 
     def _set_scenario(self, pending_s: float = 0.0) -> None:
         world, scenario = self.world, self.core.scenario
+        scenario.stale_s = world.stale_seconds
         scenario.latency = LATENCY.model_copy(update={"stop": world.stop_seconds, "pending": pending_s})
         scenario.stock = {zone: 0 for zone in scenario.zones if not world.has_stock(zone)}
 

@@ -14,6 +14,7 @@ from orchestrator.machines.provision import release as releasing
 from orchestrator.machines.provision.find import Changes, find_machines
 from orchestrator.machines.provision.release import Released
 from orchestrator.money import audit, usage_recorder
+from orchestrator.providers.gcp import cloud as gcp
 from orchestrator.runs import actions as moves
 from orchestrator.runs.cost import budget_guard as guard
 from orchestrator.runs.cost import machine_cost
@@ -164,6 +165,12 @@ def only_what_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(releasing, "find_settled", lambda parts, target, _: find_machines(parts.clouds.open(target), target))
 
 
+def reads_believed(patch: pytest.MonkeyPatch) -> None:
+    """A read that is behind an operation that is DONE is taken for the truth."""
+    patch.setattr(gcp, "shows", lambda *_: True)
+    patch.setattr(releasing, "shows", lambda *_: True)
+
+
 MUTANTS = [
     Mutant("no fence", no_fence, "vm was started"),
     Mutant("a longer fence", longer_fence, "$", seed=8),
@@ -184,5 +191,9 @@ MUTANTS = [
     Mutant(
         "only what is there", only_what_is_there, "vm is RUNNING after",
         schedule=Schedule(1, (Fault(1, "pending", 90.0), Fault(22, "interrupt")), ("run", "ps")),
+    ),
+    Mutant(
+        "reads believed", reads_believed, "vm is RUNNING after",
+        schedule=Schedule(1, (Fault(1, "stale", 10.0),), ("run", "ps")),
     ),
 ]  # fmt: skip

@@ -19,8 +19,8 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 AMOUNTS: dict[str, tuple[float, float]] = {
     "sleep": (60, 6 * 3600), "cut": (5, 1500), "cloud_down": (30, 1200), "stockout": (30, 4000),
-    "slow_stop": (60, 500), "pending": (1, 100), "skew": (-1800, 1800), "full": (60, 3000), "unreadable": (60, 40_000),
-    "laptop_full": (60, 20_000),
+    "slow_stop": (60, 500), "pending": (1, 100), "stale": (1, 25), "skew": (-1800, 1800), "full": (60, 3000),
+    "unreadable": (60, 40_000), "laptop_full": (60, 20_000),
 }  # fmt: skip
 
 
@@ -290,9 +290,12 @@ def _with_misreports(schedule: Schedule) -> Schedule:
 
 
 def _with_pending(schedule: Schedule) -> Schedule:
-    """In every eighth schedule the cloud takes a while to begin what it was asked for."""
-    rng = random.Random(f"pending {schedule.seed}")
-    if rng.random() >= 0.125:
-        return schedule
-    fault = Fault(rng.randint(1, 60), "pending", round(rng.uniform(*AMOUNTS["pending"])))
-    return replace(schedule, faults=tuple(sorted((*schedule.faults, fault))))
+    """In every eighth schedule the cloud takes a while to begin what it was asked for, in every other eighth one it
+    shows late what is done."""
+    kinds: tuple[Kind, ...] = ("pending", "stale")
+    for kind in kinds:
+        rng = random.Random(f"{kind} {schedule.seed}")
+        if rng.random() < 0.125:
+            fault = Fault(rng.randint(1, 60), kind, round(rng.uniform(*AMOUNTS[kind])))
+            schedule = replace(schedule, faults=tuple(sorted((*schedule.faults, fault))))
+    return schedule

@@ -105,6 +105,11 @@ ONCE_FOUND = [
     Schedule(1, (Fault(1, "pending", 90.0), Fault(22, "interrupt")), ("run", "ps")),
     # The same while a creation was pending: there was no machine, and minutes later it ran.
     Schedule(1, (Fault(1, "pending", 90.0), Fault(15, "interrupt")), ("run", "ps"), exists=False),
+    # A machine was still listed as stopped after its start was DONE, was called preempted, not started, and went on.
+    Schedule(1, (Fault(1, "stale", 10.0),), ("run", "ps")),
+    # The same of one that was created and was not listed yet; and seen by another process, after a kill.
+    Schedule(1, (Fault(1, "stale", 10.0),), ("run", "ps"), exists=False),
+    Schedule(1, (Fault(1, "stale", 10.0), Fault(33, "kill_after")), ("run", "ps")),
 ]
 
 

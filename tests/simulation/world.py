@@ -33,6 +33,7 @@ Kind = Literal[
     "console",  # a person stops the machine and starts it again
     "slow_stop",  # from now on a stop takes `amount` seconds
     "pending",  # from now on a change waits `amount` seconds until the cloud begins it
+    "stale",  # from now on reads of a machine show a change `amount` seconds after its operation is DONE
     "skew",  # the laptop's clock jumps by `amount` seconds
     "full",  # the machine's disk is full for `amount` seconds
     "unreadable",  # what runs left on the machine's disk cannot be read for `amount` seconds
@@ -95,6 +96,8 @@ class World:
     stop_seconds: float = 20.0
     #: How long a change waits until the cloud begins it.
     pending_seconds: float = 0.0
+    #: How long reads of a machine are behind an operation that is DONE.
+    stale_seconds: float = 0.0
     #: The most that it ever was.
     longest_stop_s: float = 20.0
     #: Since when a cap is spent, and over what it is one.
@@ -202,8 +205,8 @@ class World:
             case "slow_stop":
                 self.stop_seconds = fault.amount
                 self.longest_stop_s = max(self.longest_stop_s, fault.amount)
-            case "pending":
-                self.pending_seconds = fault.amount
+            case "pending" | "stale":
+                setattr(self, f"{fault.kind}_seconds", fault.amount)
             case "skew":
                 self.skew += fault.amount
             case "cut" | "cloud_down" | "stockout" | "full" | "unreadable" | "laptop_full":

@@ -16,6 +16,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +62,7 @@ def run(request: dict[str, Any], client: socket.socket, fds: list[int]) -> int:
     containers[name] = (options.get("--label", [""])[0], process)
     threading.Thread(target=forward, args=(client, process), daemon=True).start()
     code = process.wait()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # the end of its first process is a container's
+    end(name, process.pid)  # the end of its first process is a container's
     containers.pop(name, None)
     return 128 - code if code < 0 else code
 
@@ -74,13 +75,32 @@ def forward(client: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 def remove(request: dict[str, Any], *_: Any) -> int:
     for name in request["argv"]:
-        family = f"FCCTL_CONTAINER={name}".encode()
-        containers[name][1].kill()
-        for place in Path("/proc").glob("[0-9]*/environ"):  # its processes in groups of their own
-            with contextlib.suppress(OSError):
-                if family in place.read_bytes().split(b"\0"):
-                    os.kill(int(place.parent.name), signal.SIGKILL)
+        process = containers[name][1]
+        process.kill()
+        end(name, process.pid)
     return 0
+
+
+def end(name: str, group: int) -> None:
+    """Kill a container's processes until none is left, as the end of a PID namespace does: one that is signalled, or
+    has begun another, may run on for a while on a busy computer."""
+    while left := list(members(name, group)):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def members(name: str, group: int) -> Iterator[int]:
+    """Its living processes: those of its first one's group, and those elsewhere by their environment, which cannot be
+    read while a program replaces another."""
+    family = f"FCCTL_CONTAINER={name}".encode()
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = (place / "stat").read_text().rpartition(")")[2].split()[:3]
+            alive = state not in ("Z", "X")
+            if alive and (int(its_group) == group or family in (place / "environ").read_bytes().split(b"\0")):
+                yield int(place.name)
 
 
 def listed(request: dict[str, Any], *_: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,3 +180,36 @@ def test_ctrl_c_lets_go_of_what_tests_hold(folder: Path) -> None:
     out, _ = process.communicate()
     assert process.returncode == 2, out
     assert sorted(lines(folder / "let go")) == sorted(lines(folder / "held"))
+
+
+#: As NVIDIA's: it can be used where it was first asked, and ends a process that was forked after that.
+DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+int cuInit(unsigned flags) {
+  FILE *log = fopen(getenv("DRIVER_LOG"), "a");
+  fputs("asked\\n", log);
+  fclose(log);
+  return 100;
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler of Linux")
+def test_who_collects_does_not_ask_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "driver.c").write_text(DRIVER)
+    argv = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "driver.c")]
+    subprocess.run(argv, check=True)
+    log = tmp_path / "log"
+    libraries = f"{tmp_path}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    env = {**os.environ, "LD_LIBRARY_PATH": libraries, "DRIVER_LOG": str(log), "CUDA_VISIBLE_DEVICES": ""}
+    ask = [sys.executable, "-c", "from flashcore import toolchain; print(toolchain.gpu())"]
+    there = {**env, "PYTHONPATH": str(ROOT / "kernels")}
+    assert subprocess.run(ask, env=there, capture_output=True, text=True, check=True).stdout == "None\n"
+    assert log.read_text() == "asked\n"
+    log.unlink()
+    collect = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    folders = ["tests/unit/flashcore", "tests/integration/flashcore"]
+    done = subprocess.run([*collect, *folders], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert not log.exists()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fcctl_remote.base.durations import seconds
 from orchestrator.app import opened
-from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli, CliCommand, Parsed
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import (

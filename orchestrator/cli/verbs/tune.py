@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fcctl_remote.base.durations import seconds
 from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
 from orchestrator.base.sanitize import clean, clean_text
-from orchestrator.base.times import seconds
 from orchestrator.cli.context import Cli, CliCommand, Parsed
 from orchestrator.cli.launching import Launching, launch, launching, revision, workspace_with
 
@@ -153,8 +152,6 @@ def adopt_run(cli: Cli, name: str, *, force: bool, dry_run: bool) -> None:
         "doubts": [doubt for one in adoptions for doubt in one.doubts],
     }  # fmt: skip
     _show(cli, adoptions, diff, shown.record.run_id)
-    for fault in (fault for one in adoptions for fault in _not_now(one, searches)):
-        cli.note(fault)
     if diff and not dry_run:
         cli.confirm(f"fcctl will write {table.file}")
         table.write(after, instead_of=before)
@@ -214,15 +211,6 @@ def _table_of(adoptions: list[Adoption], searches: dict[str, Search]) -> Adopt:
             hint="add to it, for example:  adopt: tuned.json",
         )
     return adopt
-
-
-def _not_now(adoption: Adoption, searches: dict[str, Search]) -> Iterator[str]:
-    """Winners that the search's file, as it is now, does not have: it changed, or --space gave another space."""
-    search = searches.get(adoption.search)
-    space = search.spec.space if search is not None else None
-    for params in [row.params for row in adoption.rows if space is not None and row.params not in space]:
-        shown = " ".join(f"{key}={value}" for key, value in params.items())
-        yield f"{search.file if search else ''} no longer contains this configuration: {clean(shown, 300)}"
 
 
 def _show(cli: Cli, adoptions: list[Adoption], diff: str, run_id: str) -> None:

@@ -132,13 +132,15 @@ def deadline_of(machine: Machine) -> float | None:
 # -------------------------------------------------------------------------------------------------- one state at a time
 def _running(machine: Machine, policy: Policy, history: History, now: float, cloud_now: float) -> Action:
     # Even if refused: a refused start may have happened.
-    ours = bool(history.of("start", machine.zone) or history.of("create", machine.zone))
-    request = policy.request
+    starts = [*history.of("start", machine.zone), *history.of("create", machine.zone)]
+    ours, request = bool(starts), policy.request
     if not ours and request.restart:
         return _stop(machine, history, now)
     deadline = deadline_of(machine)
     if deadline is None:
         return UseMachine(machine) if request.allow_unfenced and not ours else _unfenced(machine, ours=ours)
+    if any(start.worked for start in starts) and (machine.max_run_s or 0) > request.max_run_s:
+        return _changed_limit(machine, f"with a limit of {machine.max_run_s} s instead of {request.max_run_s} s")
     if not ours and deadline - cloud_now + SLACK_S < request.need_s:
         return Fail(
             "budget",
@@ -153,12 +155,7 @@ def _running(machine: Machine, policy: Policy, history: History, now: float, clo
 def _unfenced(machine: Machine, *, ours: bool) -> Fail:
     action = "deletes it" if machine.termination_action == "DELETE" else "never stops it"
     if ours:
-        return Fail(
-            "conflict",
-            f"{machine.name} was started without its time limit: the cloud {action}",
-            cause="another program changed the limit after fcctl had set it",
-            hint="find out what else starts this machine (fcctl hosts audit), then run the command again",
-        )
+        return _changed_limit(machine, f"without its time limit: the cloud {action}")
     return Fail(
         "budget",
         f"{machine.name} runs without a time limit: the cloud {action}",
@@ -166,6 +163,12 @@ def _unfenced(machine: Machine, *, ours: bool) -> Fail:
         hint="stop it and start it with a time limit: --restart; or rely on the machine's own shutdown timer only: "
         "--allow-unfenced",
     )
+
+
+def _changed_limit(machine: Machine, how: str) -> Fail:
+    cause = "another program changed the limit after fcctl had set it"
+    hint = "find out what else starts this machine (fcctl hosts audit), then run the command again"
+    return Fail("conflict", f"{machine.name} was started {how}", cause, hint)
 
 
 def _stop(machine: Machine, history: History, now: float) -> Action:
@@ -193,8 +196,7 @@ def _stopped(machine: Machine, policy: Policy, history: History, now: float, see
     if not policy.request.start:
         return _over(policy)
     starts = history.of("start", machine.zone)
-    made_here = any(a.worked for a in history.of("create", machine.zone))
-    if made_here or any(a.worked for a in starts):
+    if any(a.worked for a in (*starts, *history.of("create", machine.zone))):
         return Fail(
             "preempted",
             f"{machine.name} was stopped during its start",

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import AuthError, CloudError
 from orchestrator.base.threads import in_thread
-from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation, Power
+from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
 from orchestrator.machines.cloud_api import Cloud, MachineParts
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 
 #: The limit of a stop, after which the time limits have to end the machine; a shutdown that hangs takes minutes.
 STOP_LIMIT_S = 600.0
-#: The interval between reads of a machine whose start is pending, seconds.
-PENDING_POLL_S = 5.0
 #: Labels, metadata, limits: they take a second or two.
 CHANGE_LIMIT_S = 120.0
 
@@ -54,46 +51,6 @@ def find_machines(cloud: Cloud, target: CloudTarget, *, everywhere: bool = False
         places = {machine.zone for machine in machines}
         machines += [m for m in labelled if m.name == target.instance and m.zone not in places]
     return machines
-
-
-def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
-    """As :func:`find_machines`. First waits for each start or creation in ``zones`` that the cloud has accepted and
-    not begun: until it begins, a machine to be created is not listed, and one to be started is listed as stopped.
-
-    Raises CloudError, too, if it is still pending after :data:`STOP_LIMIT_S`.
-    """
-    cloud, clock = parts.clouds.open(target), parts.clock
-    deadline = clock.monotonic() + STOP_LIMIT_S
-    while True:
-        pending = [change for zone in zones if (change := _pending_start(cloud, zone, target.instance))]
-        machines = {machine.zone: machine for machine in find_machines(cloud, target)}
-        waiting = next((c for c in pending if not _has_begun(machines.get(c.zone or ""), c)), None)
-        if waiting is None:
-            return list(machines.values())
-        if clock.monotonic() > deadline:
-            raise CloudError(
-                f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
-                f"may still start",
-                cause=f"{waiting.name} is {waiting.state}",
-                hint="check later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
-            )
-        parts.observer.phase("release", f"the {waiting.type} of {target.instance} has not begun: waiting for it")
-        cloud.wait(waiting, PENDING_POLL_S)
-
-
-def _pending_start(cloud: Cloud, zone: str, name: str) -> Operation | None:
-    try:
-        return next((o for o in cloud.operations(zone, name) if o.type in ("insert", "start") and not o.done), None)
-    except AuthError:  # operations may not be listed
-        return None
-
-
-def _has_begun(machine: Machine | None, start: Operation) -> bool:
-    """Whether the machine shows the effect of ``start``, or was stopped after it began, though it never is DONE."""
-    if machine is None:
-        return False
-    stopped_since = start.state == "RUNNING" and (machine.stopped or 0.0) > (start.started or 0.0)
-    return stopped_since or machine.power is not Power.STOPPED
 
 
 def with_disk_types(cloud: Cloud, machine: Machine) -> Machine:

@@ -11,14 +11,16 @@ from typing import Literal
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostError
-from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, Machine, Operation, Power, Remedy
+from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, STALE_S, Machine, Operation, Power, Remedy, shows
 from orchestrator.machines.cloud_api import Cloud, MachineParts
-from orchestrator.machines.power_history import last_of, off_at, times_on
-from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, find_machines, find_settled
+from orchestrator.machines.power_history import ends, last_of, off_at, times_on
+from orchestrator.machines.provision.find import STOP_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.targets import CloudTarget
 
 #: The interval between reads of a machine that is stopping, seconds.
 POLL_S = 1.0
+#: The same of one whose start is pending.
+PENDING_POLL_S = 5.0
 #: The interval between requests after a transient refusal, seconds.
 AGAIN_S = 5.0
 
@@ -97,6 +99,58 @@ def _was_created_for(request: ReleaseRequest, machine: Machine) -> bool:
     return created is not None and asked is not None and created > asked - _SKEW_S
 
 
+def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str]) -> list[Machine]:
+    """As :func:`find_machines`. First waits for each start or creation in ``zones`` that the cloud has accepted and
+    does not show: before it begins, and for moments after it is done, a machine to be created is not listed, and one to
+    be started is listed as stopped.
+
+    Raises CloudError, too, if it is still pending after :data:`STOP_LIMIT_S`.
+    """
+    cloud, clock = parts.clouds.open(target), parts.clock
+    began = clock.monotonic()
+    while True:
+        starts = [start for zone in zones if (start := _last_start(cloud, zone, target.instance))]
+        machines = {machine.zone: machine for machine in find_machines(cloud, target)}
+        waiting = next((start for start in starts if not _has_begun(machines.get(start.zone or ""), start)), None)
+        waited = clock.monotonic() - began
+        if waiting is None or (waiting.done and waited > STALE_S):
+            return list(machines.values())
+        if waited > STOP_LIMIT_S:
+            raise CloudError(
+                f"the cloud has not carried out the {waiting.type} of {target.instance} in {waiting.zone} yet, so it "
+                f"may still start",
+                cause=f"{waiting.name} is {waiting.state}",
+                hint="check later whether it runs: fcctl hosts audit; stop it: fcctl hosts audit --stop",
+            )
+        if waiting.done:
+            clock.sleep(POLL_S)
+            continue
+        parts.observer.phase("release", f"the {waiting.type} of {target.instance} has not begun: waiting for it")
+        cloud.wait(waiting, PENDING_POLL_S)
+
+
+def _last_start(cloud: Cloud, zone: str, name: str) -> Operation | None:
+    """The start or creation that is pending, or after which nothing has ended the machine."""
+    try:
+        history = [one for one in cloud.operations(zone, name) if one.refusal is None]
+    except AuthError:  # operations may not be listed
+        return None
+    starts = [one for one in history if one.type in ("insert", "start")]
+    pending = next((one for one in starts if not one.done), None)
+    last = next((one for one in history if one in starts or ends(one)), None)
+    return pending or (last if last in starts else None)
+
+
+def _has_begun(machine: Machine | None, start: Operation) -> bool:
+    """Whether the machine shows the effect of ``start``, or was stopped after it began, though it never is DONE."""
+    if start.done:
+        return shows(machine, start)
+    if machine is None:
+        return False
+    stopped_since = start.state == "RUNNING" and (machine.stopped or 0.0) > (start.started or 0.0)
+    return stopped_since or machine.power is not Power.STOPPED
+
+
 class _Release:
     def __init__(
         self, parts: MachineParts, target: CloudTarget, policy: Policy, log: Log,
@@ -160,8 +214,7 @@ class _Release:
 
     def find(self, requests: list[ReleaseRequest]) -> list[Machine]:
         """The machines; a creation whose reply was lost may take a moment to appear."""
-        unseen = {one.zone for one in requests if one.instance_id is None}
-        machines = find_settled(self._parts, self._target, unseen)
+        machines = find_settled(self._parts, self._target, {one.zone for one in requests})
         zones = {machine.zone for machine in machines}
         if any(one.instance_id is None and one.made_here and one.zone not in zones for one in requests):
             self._clock.sleep(POLL_S)

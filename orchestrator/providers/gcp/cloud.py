@@ -18,6 +18,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import CloudError, NotFoundError
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
+    STALE_S,
     BillableResource,
     Machine,
     MachineSpec,
@@ -27,6 +28,7 @@ from orchestrator.machines.cloud import (
     Refusal,
     Remedy,
     power,
+    shows,
 )
 from orchestrator.providers.gcp import messages
 from orchestrator.providers.gcp.api import Api
@@ -37,6 +39,8 @@ from orchestrator.providers.gcp.messages import billable_resources, disk
 WAIT_TIMEOUT_S = 125.0
 #: How long :meth:`GcpCloud.set_max_run` waits for a change that takes seconds.
 CHANGE_TIMEOUT_S = 120.0
+#: The interval between reads of a machine that are behind its last change, seconds.
+AGAIN_S = 1.0
 
 
 class GcpCloud:
@@ -46,6 +50,8 @@ class GcpCloud:
         self.project = project
         self._clock = clock
         self._api = Api(project, api_endpoint, clock, page_size)
+        #: By zone and name: the last change of a machine's power that was seen DONE, and until when reads may lack it.
+        self._changed: dict[tuple[str, str], tuple[Operation, float]] = {}
 
     # ------------------------------------------------------------------------------------------------------- reading
     def machine(self, zone: str, name: str) -> Machine | None:
@@ -208,16 +214,18 @@ class GcpCloud:
     def wait(self, operation: Operation, timeout_s: float) -> Operation:
         deadline = self._clock.monotonic() + timeout_s
         trouble: str | None = None
-        waits = 0
+        waits, asked = 0, 0.0
         while not operation.done and (left := deadline - self._clock.monotonic()) > 0:
             try:
-                operation, trouble = self._await(operation, left), None
+                operation, trouble, asked = self._await(operation, left), None, 0.0
             except (Refused, Unanswered) as failed:
                 trouble = str(failed)
+                asked = failed.answer.retry_after_s if isinstance(failed, Refused) else 0.0
             if not operation.done:  # the service may answer without waiting
                 left = deadline - self._clock.monotonic()
-                self._clock.sleep(max(0.0, min(pause(waits), left)))
+                self._clock.sleep(max(0.0, min(max(pause(waits), asked), left)))
                 waits += 1
+        self._remember(operation)
         if trouble is not None and waits > 1:
             raise CloudError(
                 f"the cloud sent no reply about the {operation.type} of {operation.target} for {timeout_s:.0f} s",
@@ -249,6 +257,24 @@ class GcpCloud:
 
     # ------------------------------------------------------------------------------------------------------ plumbing
     def _instance(self, zone: str, name: str) -> Any | None:
+        """As the service shows it once it shows the last change that is DONE, or :data:`STALE_S` later."""
+        while True:
+            raw = self._read_instance(zone, name)
+            change, until = self._changed.get((zone, name), (None, 0.0))
+            left = until - self._clock.monotonic()
+            if change is None or left <= 0:
+                self._changed.pop((zone, name), None)
+                return raw
+            if shows(None if raw is None else messages.machine(raw, self.project), change):
+                return raw
+            self._clock.sleep(min(AGAIN_S, left))
+
+    def _remember(self, operation: Operation) -> None:
+        is_power = operation.collection == "instances" and operation.type in ("insert", "start", "stop", "delete")
+        if is_power and operation.done and operation.refusal is None and operation.zone:
+            self._changed[operation.zone, operation.target] = operation, self._clock.monotonic() + STALE_S
+
+    def _read_instance(self, zone: str, name: str) -> Any | None:
         return self._api.read(
             "Instances", "get", "GetInstanceRequest", f"instance {name} in {zone}", zone=zone, instance=name,
             absent=lambda answer: _is_404(answer) and _is_about(answer, f"/instances/{name}'"),
@@ -283,7 +309,9 @@ class GcpCloud:
                 return before
             refusal = refused.answer.refusal(self.project, zone, creating=kind == "insert")
             return Operation("", zone, kind, target, "DONE", refusal)
-        return messages.operation(raw)
+        operation = messages.operation(raw)
+        self._remember(operation)
+        return operation
 
     def _taken_before(self, zone: str, target: str, request_id: str) -> Operation | None:
         """The operation of an earlier request with this id whose reply was lost.

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from orchestrator.base.clock import Clock
@@ -39,6 +40,8 @@ class Answer:
     status: int
     reason: str  # quotaExceeded, notFound, ...; empty if it names none
     message: str
+    #: How long the service asks to wait before the next request, seconds (``Retry-After``).
+    retry_after_s: float = 0.0
 
     @property
     def passing(self) -> bool:
@@ -173,7 +176,21 @@ def _answer(error: Exception) -> Answer:
     reason = info if refusals.is_passing(info, None) else str(first.get("reason") or info)
     message = clean(re.sub(r"^[A-Z]+ https?://\S+: ", "", message), _MAX_TEXT)
     status = int(getattr(error, "code", 0) or 0)
-    return Answer(status, reason, f"HTTP {status} with an HTML page" if message.startswith("<") else message)
+    text = f"HTTP {status} with an HTML page" if message.startswith("<") else message
+    return Answer(status, reason, text, _retry_after_s(getattr(error, "response", None)))
+
+
+def _retry_after_s(response: object) -> float:
+    """The ``Retry-After`` of an answer, seconds: a number, or a date that counts from the answer's own."""
+    headers = getattr(response, "headers", None) or {}
+    text = str(headers.get("Retry-After", "")).strip()
+    if re.fullmatch("[0-9]{1,9}", text):
+        return float(text)
+    try:
+        until, now = parsedate_to_datetime(text), parsedate_to_datetime(str(headers.get("Date", "")))
+        return max(0.0, (until - now).total_seconds())
+    except (TypeError, ValueError):  # none, or no date
+        return 0.0
 
 
 def _root(error: BaseException) -> BaseException:
@@ -218,7 +235,7 @@ class Calls:
     """Repeats a request after transient errors: 429, rate limits, 5xx, no answer.
 
     Waits double up to :data:`LONGEST_WAIT_S`, each shortened at random by up to half, so that several controllers do
-    not retry together.
+    not retry together. They are as long as the service asks, within the time for one request.
     """
 
     def __init__(self, clock: Clock, project: str, *, emulated: bool) -> None:
@@ -232,12 +249,14 @@ class Calls:
         :func:`~orchestrator.providers.gcp.failures.understood`; CloudError: the errors did not end."""
         began, waits = self._clock.monotonic(), 0
         while True:
+            asked = 0.0
             try:
                 answer = self.once(request)
             except Refused as refused:
                 if not refused.answer.passing:
                     raise
                 why, patience = f"{refused.answer.status} {refused.answer.message}", PATIENCE_S
+                asked = refused.answer.retry_after_s
             except Unanswered as lost:
                 why = lost.trouble.why
                 patience = PATIENCE_S if self._reached or not lost.trouble.unreached else OFFLINE_PATIENCE_S
@@ -245,6 +264,8 @@ class Calls:
                 return answer
             wait = pause(waits)
             spent = self._clock.monotonic() - began
+            if asked > wait:
+                wait = max(wait, min(asked, patience - spent))
             if spent + wait > patience:
                 raise CloudError(
                     f"the cloud did not answer for {spent:.0f} s ({what})", cause=why,

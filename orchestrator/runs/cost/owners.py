@@ -18,7 +18,7 @@ from orchestrator.leases.session_rules import known, money
 from orchestrator.machines.targets import Target
 from orchestrator.money.caps import fenced_worst_case_usd
 from orchestrator.money.firings import count_left_on
-from orchestrator.money.ledger import RunUsage, UsageRecord
+from orchestrator.money.ledger import NEAR_S, RunUsage, UsageRecord
 from orchestrator.money.reservations import Owner, Reservation, Reserved, is_start_of
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.machine_cost import cost_so_far, machine_cost, rate_of
@@ -52,7 +52,7 @@ def still_reserved(services: Services, open_: Iterable[Reservation]) -> list[Res
                 found.append(one)
         elif one.owner in ("run", "wake"):
             found += _of_run(services, one)
-        else:
+        elif not (one.unasked and services.clock.now() - one.at > NEAR_S):  # its command makes another if it asks late
             found.append(one)
     return found
 

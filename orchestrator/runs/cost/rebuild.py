@@ -3,7 +3,7 @@ It only adds, and may be repeated; damaged lines are kept beside the book."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +14,8 @@ from orchestrator.base.journal import newest
 from orchestrator.leases.session_rules import ended, known, machine_of, underway
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.power_history import is_a_start
+from orchestrator.machines.targets import CloudTarget
 from orchestrator.money import ledger as books
 from orchestrator.money.book import Change, Line, State
 from orchestrator.money.caps import FENCE_LATENESS_S
@@ -204,41 +206,62 @@ def _never_off(power: Sequence[UsageRecord], open_: Iterable[Reservation]) -> It
             yield Unknown("machines_never_seen_off", f"{word.name} ({word.instance_id})", why)
 
 
+#: The real service lists operations for two weeks, seconds.
+LISTED_S = 10 * 86400.0
 #: The time for which the dollars of a machine without a price are booked, seconds.
 SOME_S = 3600.0
 
 
-def settle_lost(services: Services, cloud: Cloud, project: str) -> list[Reservation]:
-    """Releases reservations in a cloud project whose owner has no record and whose machine the cloud says is off. Their
-    cost is booked as an upper bound unless the ledger has the machine's own history."""
-    state, now = services.spending.state(), services.clock.now()
+def settle_lost(services: Services, cloud: Cloud, targets: Sequence[CloudTarget]) -> list[Reservation]:
+    """Releases reservations in the ``targets``' cloud project whose owner has no record and whose machine the cloud
+    says is off. Their cost is booked as an upper bound unless the ledger or the cloud has the machine's own history."""
+    state, now, project = services.spending.state(), services.clock.now(), targets[0].project
     power = state.starts()
     lost = [
         one for one in state.open().values() if one.cloud_project == project and _is_lost(services, one, power, now)
     ]
-    machines = _all_machines(cloud) if lost else None
+    zones = {target.instance: target.zones for target in targets}
+    named = {(zone, one.instance) for one in lost for zone in zones.get(one.instance, ())}
+    machines = _all_machines(cloud, named) if lost else None
     if machines is None:
         return []
     on = {machine.name for machine in machines if machine.billed}
-    off = [one for one in lost if one.instance not in on]
+    may_be_unlisted = {one.reservation_id for one in lost if one.instance not in zones and now - one.at <= NEAR_S}
+    off = [one for one in lost if one.instance not in on and one.reservation_id not in may_be_unlisted]
+    free = {one.reservation_id for one in off if _was_never_on(cloud, one, zones.get(one.instance, ()), now)}
     if off:
         with services.spending.changing() as change:
             open_ = change.state.open()
             for one in off:
                 if one.reservation_id in open_:
                     change.release(one)
-                    if not (one.emulated or _is_covered(one, power, machines)):
+                    if not (one.reservation_id in free or _is_covered(one, power, machines)):
                         _book(change, one, power)
     return off
 
 
-def _all_machines(cloud: Cloud) -> list[Machine] | None:
-    """None if a part of the cloud does not answer."""
+def _all_machines(cloud: Cloud, named: Collection[tuple[str, str]]) -> list[Machine] | None:
+    """None if a part of the cloud does not answer. The list of all zones may lack one for a minute, so that those at
+    ``named`` (zone, name) are read one by one."""
     try:
-        machines, unasked = cloud.machines({})
+        listed, unasked = cloud.machines({})
+        read = [machine for zone, name in sorted(named) if (machine := cloud.machine(zone, name)) is not None]
     except FcctlError:
         return None
-    return None if unasked else machines
+    return None if unasked else [*(one for one in listed if (one.zone, one.name) not in named), *read]
+
+
+def _was_never_on(cloud: Cloud, one: Reservation, zones: Sequence[str], now: float) -> bool:
+    """Whether nothing was started for it: nobody pays, no start was requested, or the cloud lists none since."""
+    if one.emulated or one.unasked:
+        return True
+    if one.owner != "up" or not zones or now - one.at > LISTED_S:
+        return False
+    try:
+        history = [operation for zone in zones for operation in cloud.operations(zone, one.instance)]
+    except FcctlError:
+        return False
+    return not any(is_a_start(op) and (op.started or now) >= one.at - NEAR_S for op in history)
 
 
 def _is_lost(services: Services, one: Reservation, power: Sequence[UsageRecord], now: float) -> bool:

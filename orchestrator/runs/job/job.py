@@ -19,7 +19,8 @@ from pydantic import (
 )
 
 from fcctl_remote import wire
-from orchestrator.base import models, times, yaml_lines
+from fcctl_remote.base import durations
+from orchestrator.base import models, yaml_lines
 from orchestrator.base.errors import JobError, NotFoundError, did_you_mean
 from orchestrator.base.models import WRITTEN, Path, Problem
 from orchestrator.machines.targets import IdleGpu, Image, SecretName
@@ -36,7 +37,7 @@ _TEXT_KEYS = ("env", "compute_capability", "exit_codes", "title")
 Activity = Literal["preflight", "build", "test", "bench", "profile", "tune"]
 MAX_JOB_NAME = 40
 JobName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_JOB_NAME)]
-Duration = Annotated[float, BeforeValidator(times.seconds)]
+Duration = Annotated[float, BeforeValidator(durations.seconds)]
 
 
 def _known_reader(value: str) -> str:

@@ -21,9 +21,6 @@ from orchestrator.runs.services import Services
 if TYPE_CHECKING:
     from orchestrator.leases.session_rules import SavedSession
 
-#: If a machine cannot be stopped through the cloud, it turns itself off after so long, seconds.
-LAST_RESORT_S = 120.0
-
 
 class Releaser:
     """Releases the machine of one run."""
@@ -236,11 +233,7 @@ class Releaser:
 
     def _unreleased(self, error: FcctlError) -> None:
         """Sets the machine's own timer and records a pending release: the cloud does not stop it."""
-        try:
-            lease = self._lease
-            until = keep_on(lease.host, LAST_RESORT_S, lease.token, "the cloud did not stop it", longer=False)
-        except FcctlError:
-            until = None
+        until = self._lease.stop_itself()
         self._record_pending(error, "; the machine turns itself off in two minutes" if until is not None else "")
         self._log("unreleased", reason=error.message, cause=error.cause, until=until)
 

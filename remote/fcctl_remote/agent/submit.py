@@ -95,7 +95,7 @@ def _claim(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> bool:
     if not os.path.isdir(run.source):
         raise Refusal("conflict", "run %s has no snapshot of the source yet" % plan.run_id)
     env = environment.of_submission(plan.secrets)
-    submission = {"boot_id": hostfacts.boot_id(), "time": time.time(), "env": env}
+    submission = {"boot_id": hostfacts.boot_id(), "up_s": time.monotonic(), "env": env}
     place_adopted(run, plan)
     files.write_atomic(run.submission, files.to_json(submission), durable=False, mode=0o600)
     files.write_atomic(run.plan, files.to_json(wire.encode(plan)) + b"\n")

@@ -87,10 +87,12 @@ def _cancel_status(run: RunLayout) -> str | None:
 
 
 def _too_late(run: RunLayout) -> bool:
+    """Whether the machine has restarted since, or START_PATIENCE_S have passed, by the clock that nobody sets."""
     submission = files.read_object(run.submission) or {}
     if submission.get("boot_id") != boot_id():
         return True
-    return time.time() - os.lstat(run.plan).st_mtime > START_PATIENCE_S
+    submitted = submission.get("up_s")
+    return not isinstance(submitted, (int, float)) or time.monotonic() - submitted > START_PATIENCE_S
 
 
 def finalise(run: RunLayout) -> None:

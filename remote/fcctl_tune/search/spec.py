@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
+from fcctl_remote.base import durations
 from fcctl_remote.gates import evaluate as gates
 from fcctl_remote.wire import DOCUMENT_KINDS, READERS, CollectSpec, GateSpec
 from fcctl_tune.errors import SpecError
@@ -20,7 +20,6 @@ MAX_TRIALS, MAX_CASES = 100_000, 64
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OF_FILE = re.compile(r"\$\{?(\w*)\}?")
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 @dataclass(frozen=True)
@@ -250,19 +249,14 @@ def _case(value: Any, where: str) -> str:
 def _timeouts(value: Any) -> Timeouts:
     example = "{build: 2m, check: 30s, bench: 30s}"
     limits = {} if value is None else _mapping(value, "timeouts", ("build", "check", "bench"), example)
-    return Timeouts(**{key: seconds(text, f"timeouts.{key}") for key, text in limits.items()})
+    return Timeouts(**{key: _seconds(text, f"timeouts.{key}") for key, text in limits.items()})
 
 
-def seconds(value: Any, where: str) -> float:
-    """``2m``, ``1m30s``, ``30s``, or a number of seconds, above 0 and at most a day. Raises: SpecError."""
-    duration = math.nan
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        duration = float(value)
-    elif isinstance(value, str) and value.strip() and (match := _DURATION.fullmatch(value.strip())):
-        hours, minutes, rest = (float(part or 0) for part in match.groups())
-        duration = 3600.0 * hours + 60.0 * minutes + rest
-    _valid(value, 0 < duration <= 86400, where, "is not a time such as 30s or 2m")
-    return duration
+def _seconds(value: Any, where: str) -> float:
+    try:
+        return durations.seconds(value)
+    except ValueError as error:
+        raise SpecError(where, str(error)) from None
 
 
 def _build(entry: Mapping[str, Any]) -> Optional[Stage]:

@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import evaluate as gates
@@ -259,46 +259,15 @@ def order(turn: int, count: int) -> List[int]:
     return forward[::-1] if turn % 2 else forward
 
 
-#: Overwritten files that are tried one by one, at most, to find those that the check needs.
-MOST_OUTPUTS = 16
-
-
 def check(trial_spec: TrialSpec, trial: Trial, timeout_s: float) -> None:
-    """Check each case by the spec's command. Files that the default's check overwrites and does not need are hidden
-    from other checks. Raises: Failed."""
-    known = trial_spec.outputs
-    hidden = {name for made in known.values() for name in made}
-    for case in trial_spec.cases:
-        if trial.number == 0 and case not in known:
-            trial_spec.record_outputs(case, _outputs(trial_spec, trial, case, timeout_s))
-        else:
-            _carry_out(trial_spec, trial, case, timeout_s, hidden)
-
-
-def _outputs(trial_spec: TrialSpec, default: Trial, case: str, timeout_s: float) -> List[str]:
-    """Files of the source that the default's check overwrites and does not need. Raises: Failed."""
-
-    def does_without(names: Sequence[str]) -> bool:
-        try:
-            _carry_out(trial_spec, default, case, timeout_s, names)
-        except Failed:
-            return False
-        return True
-
-    made = _carry_out(trial_spec, default, case, timeout_s)
-    if not made or does_without(made):
-        return made
-    return [name for name in made[:MOST_OUTPUTS] if does_without([name])] if len(made) > 1 else []
-
-
-def _carry_out(
-    trial_spec: TrialSpec, trial: Trial, case: str, timeout_s: float, without: Collection[str] = ()
-) -> List[str]:
-    """Run the check without these files of the source; returns those that it overwrote. Raises: Failed."""
-    stage, more = trial_spec.check, {"TUNE_CASE": case, "TUNE_SEED": trial_spec.seed}
+    """Check each case by the spec's command. Raises: Failed."""
+    stage = trial_spec.check
     assert stage is not None  # noqa: S101
-    try:
-        return tasks.carry_out(trial_spec, trial, "check", stage, timeout_s, without, **more)
-    except Failed as failed:
-        where = "%s: " % case if len(trial_spec.cases) > 1 else ""
-        raise Failed(failed.state, where + failed.reason) from None
+    for case in trial_spec.cases:
+        try:
+            more = {"TUNE_CASE": case, "TUNE_SEED": trial_spec.seed}
+            rewritten = tasks.carry_out(trial_spec, trial, "check", stage, timeout_s, **more)
+            trial_spec.judge_outputs(trial, case, rewritten)
+        except Failed as failed:
+            where = "%s: " % case if len(trial_spec.cases) > 1 else ""
+            raise Failed(failed.state, where + failed.reason) from None

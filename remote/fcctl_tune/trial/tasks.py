@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import last_lines, tail
@@ -34,6 +34,12 @@ ERROR = re.compile(rb"(?i)(?:^|[\s:)])(?:error|fatal)(?:\[\w+\]|\s+#?[\w-]+)?\s*
 SHARED_CHANGED = (
     "the command changed %s, which all trials share (like all programs and large files): write a new file instead"
 )
+OUTPUT_LEFT = (
+    "the check left %s as it is in the source, although the default's check writes it: an older output could pass; "
+    "write it in every check, or delete it from the source"
+)
+#: Of the folders for builds; others are built again.
+LAYOUT = 2
 SPACE_TIMEOUT_S = 300.0
 #: The state if a command succeeds and its files cannot be read.
 UNREADABLE = {"build": "build_failed", "check": "wrong", "bench": "bench_failed"}
@@ -69,7 +75,13 @@ class TrialSpec(Spec):
 
     def out(self, params: Mapping[str, str]) -> str:
         """The folder of a configuration, by all that its build depends on."""
-        identity = [self.build.run if self.build else "", sorted(self.env.items()), sorted(params.items()), self.source]
+        identity = [
+            LAYOUT,
+            self.build.run if self.build else "",
+            sorted(self.env.items()),
+            sorted(params.items()),
+            self.source,
+        ]
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:20]
         return os.path.join(self.folder, "builds", digest)
 
@@ -84,20 +96,20 @@ class TrialSpec(Spec):
 
     @contextlib.contextmanager
     def directory(
-        self, trial: Trial, phase: str, patterns: Sequence[str], without: Collection[str] = ()
+        self, trial: Trial, phase: str, patterns: Sequence[str]
     ) -> Iterator[Union[TrialDirectory, SourceDirectory]]:
-        """The directory of a command that writes the files ``patterns``: one at a time if others write them, too. Files
-        ``without`` of the source are hidden. Raises Failed: it cannot be made, or the command changed a shared file;
-        OSError: a fault of the machine."""
+        """The directory of a command that writes the files ``patterns``: one at a time if others write them, too.
+        Raises Failed: it cannot be made, or the command changed a shared file; OSError: a fault of the machine."""
         if self.serve:
             yield SourceDirectory(self.cwd)
             return
-        hidden = {self.folder, *self.hidden, *(os.path.join(self.cwd, name) for name in without)}
         with contextlib.ExitStack() as ending:
             if not all(map(reading.is_own, patterns)):
                 ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
             try:
-                directory = ending.enter_context(TrialDirectory(self.out(trial.environment), self.cwd, hidden))
+                directory = ending.enter_context(
+                    TrialDirectory(self.out(trial.environment), self.cwd, {self.folder, *self.hidden})
+                )
             except OSError as error:
                 if is_of_machine(error):
                     raise
@@ -111,20 +123,17 @@ class TrialSpec(Spec):
             for name in directory.changed_shared_files():
                 raise Failed(UNREADABLE[phase], SHARED_CHANGED % name)
 
-    def record_outputs(self, case: str, made: Sequence[str]) -> None:
-        """Record the files of the source that the check of this case overwrites."""
-        entry = {"of": self._of, "files": {**self.outputs, case: list(made)}}
-        files.write_atomic(os.path.join(self.folder, OUTPUTS), files.to_json(entry), durable=False)
-
-    @property
-    def outputs(self) -> Dict[str, List[str]]:
-        """The recorded files for this source and check, by case."""
-        known = files.read_object(os.path.join(self.folder, OUTPUTS))
-        return dict(known["files"]) if known is not None and known.get("of") == self._of else {}
-
-    @property
-    def _of(self) -> List[str]:
-        return [self.source, self.check.run if self.check else ""]
+    def judge_outputs(self, trial: Trial, case: str, rewritten: Sequence[str]) -> None:
+        """What the check of a case overwrites of the source, as the default's check shows, another trial's check must
+        overwrite too: else its output is an older one. Raises: Failed."""
+        path = os.path.join(self.folder, OUTPUTS)
+        known = files.read_object(path) or {}
+        if trial.number == 0:
+            known[case] = [name for name in rewritten if os.path.lexists(os.path.join(self.cwd, name))]
+            files.write_atomic(path, files.to_json(known), durable=False)
+        left = [name for name in known.get(case, ()) if name not in rewritten]
+        if left:
+            raise Failed("wrong", OUTPUT_LEFT % left[0])
 
     def log(self, trial: Trial, phase: str) -> str:
         return os.path.join(self.folder, "logs", "%d-%s.log" % (trial.number, phase))
@@ -192,17 +201,14 @@ def _build(trial_spec: TrialSpec, trial: Trial, out: str, started: float) -> Bui
 
 
 def carry_out(
-    trial_spec: TrialSpec, trial: Trial, phase: str, stage: Stage, timeout_s: float, without: Collection[str] = (),
-    **more: object,
-) -> List[str]:  # fmt: skip
-    """Run a trial's command without these files of the source, read its documents and evaluate its gates.
-
-    Returns the files of the source that a check overwrote. Raises: Failed; OSError, for the machine's fault.
-    """
+    trial_spec: TrialSpec, trial: Trial, phase: str, stage: Stage, timeout_s: float, **more: object
+) -> List[str]:
+    """Run a trial's command, read its documents and evaluate its gates; returns the files of its directory that a check
+    overwrote. Raises: Failed; OSError, for the machine's fault."""
     env = trial_spec.environment(trial, **more)
     log = trial_spec.log(trial, phase)
     yields = phase == "build" and trial.number > 0  # to timings, and to the default's build
-    with trial_spec.directory(trial, phase, [spec.file for spec in stage.collect], without) as directory:
+    with trial_spec.directory(trial, phase, [spec.file for spec in stage.collect]) as directory:
         if phase == "check":
             reading.forget([spec.file for spec in stage.collect], env, directory.path)
         outcome = process.run(stage.run, env, directory.path, log, timeout_s, yields)

@@ -71,29 +71,6 @@ def finished(
     (folder / "run.json").write_text(record.model_dump_json())
 
 
-SAXPY = """\
-tune: saxpy
-env: {OPT: -O2}
-parameters: {TILE_M: [32, 64], TILE_N: [32, 64], STAGES: [1], WARPS_KV: [2], WARP_ROWS: [32]}
-check: ./saxpy
-bench: ./saxpy
-metric: {reader: times, file: "@log", value: "benchmark.benchmarks[0].stats.p50"}
-adopt: tuned.json
-"""
-
-
-def test_a_winner_that_the_file_does_not_have_any_more_is_named(workspace: Workspace) -> None:
-    finished(workspace, {**tuning(0.85), "tune": "saxpy"})
-    path = workspace.root / "tune" / "saxpy.yaml"
-    path.write_text(SAXPY)
-    assert "as it is now" not in workspace.fcctl("tune", "--adopt", RUN, "--dry-run").stderr
-    path.write_text(SAXPY + "constraints: [TILE_M < 64]\n")
-    done = workspace.fcctl("tune", "--adopt", RUN, "--yes")
-    assert "tune/saxpy.yaml no longer contains this configuration: TILE_M=64 TILE_N=64 STAGES=1" in done.stderr
-    [row] = json.loads((workspace.root / "tuned.json").read_text())["rows"]
-    assert (row["params"]["TILE_M"], row.get("env")) == (64, None), "the run says nothing of OPT"
-
-
 def test_a_proven_winner_becomes_a_row_of_the_table(workspace: Workspace) -> None:
     finished(workspace, tuning(0.85))
     table = workspace.root / "kernels/flashcore/tilings.json"
@@ -120,29 +97,6 @@ def test_what_is_not_proven_is_refused_unless_one_insists(workspace: Workspace) 
     assert "--force" in refused.stderr
     taken = workspace.fcctl("tune", "--adopt", RUN, "--force", "--dry-run").stdout
     assert "adopted because of --force; reason against it: the best takes 0.995" in taken
-
-
-def test_a_sweep_s_rows_are_taken_by_force_only(workspace: Workspace) -> None:
-    row = {"env": {"VARIANT": "stage2"}, "gpu": "NVIDIA L4", "sms": 58, "case": "s64", "params": {"STAGES": 3}}
-    finished(workspace, {"kind": "metrics", "tune": "flashcore", "metrics": {"a": 1}, "rows": [row]})
-    assert "without intervals" in workspace.fcctl("tune", "--adopt", RUN, "--yes", check=8).stderr
-    found = workspace.json("tune", "--adopt", RUN, "--yes", "--force")
-    assert found["written"]
-    assert '"variant": "stage2", "gpu": "NVIDIA L4"' in found["diff"]
-
-
-@pytest.mark.parametrize(
-    "env",
-    [{"VARIANT": "stage2", "BASH_ENV": "$(touch owned)"}, {"VARIANT": "x"}, {"VARIANT": "a\0"}, {"PYTHONPATH": "."}],
-)
-def test_a_host_sets_nothing_in_the_environment_of_the_command_that_writes(
-    workspace: Workspace, env: dict[str, str]
-) -> None:
-    row = {"env": env, "gpu": "NVIDIA L4", "sms": 58, "case": "s64", "params": {"STAGES": 3}}
-    finished(workspace, {"kind": "metrics", "tune": "flashcore", "metrics": {"a": 1}, "rows": [row]})
-    refused = workspace.fcctl("tune", "--adopt", RUN, "--yes", "--force", check=6)
-    assert "tune/flashcore.yaml does not declare" in refused.stderr
-    assert not (workspace.root / "owned").exists()
 
 
 SPEC = {
@@ -219,11 +173,6 @@ def test_a_document_that_the_record_of_a_step_that_passed_does_not_name_is_left_
     path = workspace.root / "results/runs" / RUN / "run.json"
     path.write_text(path.read_text().replace('"status":"cancelled"', '"status":"passed"'))
     assert "without a readable document" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=7).stderr
-
-
-def test_what_a_cancelled_search_cannot_have_found_is_refused_too(workspace: Workspace) -> None:
-    finished(workspace, {**tuning(0.85), "tune": "other"}, SPEC, cancelled=True)
-    assert "the run's search is flashcore" in workspace.fcctl("tune", "--adopt", RUN, "--force", check=6).stderr
 
 
 def test_the_difference_is_one_that_git_applies(workspace: Workspace) -> None:

@@ -119,7 +119,8 @@ def test_the_login_waits_for_no_module_that_it_can_do_without(loaded: dict[str, 
     assert ours(loaded["before-login"]) - set(BEFORE_LOGIN.split()) == set()
     assert loaded["before-login"] & BEFORE_LOGIN_NEVER == set()
     of_the_host = {name for name in loaded["before-login"] if name.startswith("fcctl_remote.")}
-    assert of_the_host == {f"fcctl_remote.{name}" for name in ("base", "base.files", "base.strict_json", "record")}
+    wanted = "base base.durations base.files base.strict_json record"
+    assert of_the_host == {f"fcctl_remote.{name}" for name in wanted.split()}
 
 
 def test_a_run_loads_nothing_of_clouds_prices_schedules_searches_and_the_web(loaded: dict[str, set[str]]) -> None:

@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from fcctl_remote.base.layout import Layout
 from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
 from tests.support import fake_docker_path
 from tests.support.fake_docker_path import IMAGE
+from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
 PROGRAMS = ("bash", "sh", "sleep", "cat", "env", "touch", "python3", "tr", "grep", "ls", "id")
@@ -113,6 +116,25 @@ def test_a_container_that_is_deaf_is_removed_at_the_timeout(host: Host, agent: A
     assert (outcome.status, outcome.steps[0].status) == ("failed", "timed_out")
     assert calls(state, "rm") == [["rm", "-f", f"fcctl-{run_id}-deaf"]]
     assert host.processes(f"FCCTL_CONTAINER=fcctl-{run_id}-deaf") == []
+
+
+def ask(state: Path, verb: str, *argv: str) -> Any:
+    """What the daemon answers, without what it costs to start a client."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
+        daemon.connect(str(state / "socket"))
+        daemon.sendall(json.dumps({"verb": verb, "argv": argv}).encode())
+        return json.loads(daemon.recv(1 << 16))
+
+
+def test_the_stand_in_says_that_a_container_is_removed_when_none_of_its_processes_runs(state: Path) -> None:
+    """As docker does. One without the container's environment, as while it becomes another program, was left."""
+    argv = ["--name", "c", "--label", "l", "--entrypoint", "bash", IMAGE, "-c", "env -i sleep 3004 & echo $!; wait"]
+    with subprocess.Popen([state / "bin/docker", "run", *argv], stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        pid = int(client.stdout.readline())
+        wait_for(lambda: ask(state, "ps", "label=l") == ["c"])
+        removed, running = ask(state, "rm", "c"), is_running(pid)
+    assert (removed, running) == (0, False)
 
 
 def test_the_container_of_a_dead_supervisor_is_removed(host: Host, agent: Agent, state: Path) -> None:

@@ -93,8 +93,12 @@ def test_a_run_that_nobody_took_up_is_lost_for_whoever_lists_it(host: Host, agen
     run_id, plan = prepared(agent, step("a", "true"))
     with pytest.raises(EOFError):
         with_tmux(host, "kill -9 $PPID").call("submit", {"plan": plan})
-    long_ago = time.time() - 3600
+    long_ago = time.time() - 3600  # by a clock that was set meanwhile
     os.utime(host.run_dir(run_id) / "plan.json", (long_ago, long_ago))
+    assert [run["status"] for run in agent.call("status")["runs"]] == ["queued"]
+    place = host.run_dir(run_id) / "submission.json"
+    submission = json.loads(place.read_bytes())
+    place.write_text(json.dumps({**submission, "up_s": submission["up_s"] - 3600}))
     assert [run["status"] for run in agent.call("status")["runs"]] == ["lost"]
 
 

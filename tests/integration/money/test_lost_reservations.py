@@ -95,17 +95,54 @@ def test_nothing_while_the_cloud_does_not_answer(workspace: CloudWorkspace, clou
     assert money(workspace)[1] == pytest.approx(reserved)
 
 
-def test_hosts_up_that_was_killed_before_the_cloud_was_asked(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    """It has no record at all."""
+def kill_hosts_up(workspace: CloudWorkspace, function: str) -> None:
+    """Ends ``hosts up`` where it calls a function, without anything that it does when it is interrupted."""
     import orchestrator.hosts.hosts as workflow
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workflow, "_label_owner", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
+        patch.setattr(workflow, function, lambda *_, **__: (_ for _ in ()).throw(SystemExit(9)))
+        patch.setattr(workflow, "release_kept", lambda *_, **__: None)
+        patch.setattr(workflow.MachineLease, "release_requests", lambda _: [])
         workspace.type("hosts", "up", "l4", check=9)
+
+
+@pytest.mark.parametrize("audited", [False, True], ids=["by itself", "by the audit"])
+def test_hosts_up_that_was_killed_before_the_cloud_was_asked(
+    audited: bool, workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    """It has no record at all, and asked for nothing: it costs nothing, and is reserved for a moment."""
+    kill_hosts_up(workspace, "_label_owner")
     reserved = money(workspace)[1]
     assert reserved > 0.2
     workspace.type("hosts", "audit", check=0)
     assert money(workspace)[1] == pytest.approx(reserved), "it may be just about to start"
     cloud.advance(HOUR)
+    if audited:
+        workspace.type("hosts", "audit", check=0)
+    assert money(workspace) == (0, 0)
+
+
+def test_hosts_up_that_was_killed_with_its_first_request(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """Nobody knows whether it was sent; the cloud lists no start."""
+    kill_hosts_up(workspace, "log_change")
+    cloud.advance(HOUR)
+    assert money(workspace)[1] > 0.2
     workspace.type("hosts", "audit", check=0)
-    assert money(workspace)[1] == 0
+    assert money(workspace) == (0, 0)
+
+
+def test_hosts_up_before_a_cloud_that_does_not_answer(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud.faults.add(action="*", do={"http": 503})
+    workspace.type("hosts", "up", "l4", check=6)
+    assert money(workspace) == (0, 0)
+
+
+def test_a_machine_that_the_list_of_all_zones_lacks_is_on(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """The list may be behind by a minute."""
+    workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0)
+    forget(workspace)
+    reserved = money(workspace)[1]
+    cloud.scenario.unlisted = (INSTANCE,)
+    workspace.type("hosts", "audit")
+    assert billed(cloud) != []
+    assert money(workspace)[1] == pytest.approx(reserved)

@@ -19,6 +19,8 @@ pytest.importorskip("google.cloud.compute_v1")
 
 NAP = "steps:\n  - {id: nap, run: sleep 300, timeout: 10m}\n"
 DOWN = "fcctl hosts down l4"
+STARTS = {"hosts": ["hosts", "up", "l4"], "session": ["session", "start", "--on", "l4", "--budget", "1"]}
+STOPS = {"hosts": ["hosts", "down", "l4"], "session": ["session", "stop"]}
 
 
 @pytest.fixture
@@ -105,17 +107,32 @@ def test_a_run_whose_machine_cannot_be_stopped(workspace: CloudWorkspace, cloud:
 def test_a_stop_by_hand_that_fails(
     kept_by: str, stop: str, workspace: CloudWorkspace, cloud: Emulator, hook: Hook
 ) -> None:
-    starts = {"hosts": ["hosts", "up", "l4"], "session": ["session", "start", "--on", "l4", "--budget", "1"]}
-    stops = {"hosts": ["hosts", "down", "l4"], "session": ["session", "stop"]}
-    workspace.type(*starts[kept_by], check=0)
+    workspace.type(*STARTS[kept_by], check=0)
     refuse_to_stop(cloud)
     hook.got.clear()
-    check(workspace.type(*stops[kept_by], check=4), stop, hook)
-    found = json.loads(workspace.type("--json", *stops[kept_by], check=4).err)
+    check(workspace.type(*STOPS[kept_by], check=4), stop, hook)
+    found = json.loads(workspace.type("--json", *STOPS[kept_by], check=4).err)
     assert [(one["stop"], one["not_stopped"]) for one in found["left_on"]] == [(stop, True)]
     cloud.faults.clear()
-    done = workspace.type(*stops[kept_by], check=0)
+    done = workspace.type(*STOPS[kept_by], check=0)
     assert (billed(cloud), "stays on" in done.said) == ([], False)
+
+
+@pytest.mark.parametrize("kept_by", ["hosts", "session"])
+def test_after_a_stop_by_hand_that_fails_it_turns_itself_off(
+    kept_by: str, workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    workspace.type(*STARTS[kept_by], check=0)
+    refuse_to_stop(cloud)
+    done = workspace.type(*STOPS[kept_by], check=4)
+    assert f"{INSTANCE} turns itself off in 2 minutes" in done.err
+    assert billed(cloud) != []
+    cloud.advance(130)
+    wait_for(lambda: billed(cloud) == [])
+    cloud.faults.clear()
+    workspace.type(*STOPS[kept_by])
+    workspace.type("ps", check=0)
+    assert workspace.type("--json", "cost", "budget", check=0).json["reserved_usd"] == 0
 
 
 def test_a_hook_that_fails_is_said_before_the_machine(workspace: CloudWorkspace, hook: Hook) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.workspace import REPOSITORY
+from tests.support import forked
 
 MACHINES = 6
 #: It goes on until all others have come to their end: what one did cost in the end may leave enough for another one.
@@ -34,14 +33,11 @@ def _workspace(folder: Path, targets: str, cap: float) -> None:
 def _at_once(commands: list[list[str]], folders: list[Path], home: Path) -> list[subprocess.CompletedProcess[str]]:
     """Start them all before any is waited for; a run may end once all others have."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FCCTL_", "XDG_"))}
-    env = {**kept, "HOME": str(home), "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'remote'}"}
+    env = {**kept, "HOME": str(home), "PYTHONPATH": forked.PYTHON_PATH}
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli.entry", "-C", str(folder), "--json", "--yes", *command],
-            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
+        forked.start(["-C", str(folder), "--json", "--yes", *command], folder, env)
         for command, folder in zip(commands, folders, strict=True)
-    ]  # fmt: skip
+    ]
     limit = time.monotonic() + 240
     while sum(process.poll() is None for process in started) > 1 and time.monotonic() < limit:
         time.sleep(0.05)

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.base.errors import CloudError
 from orchestrator.machines.cloud import Machine, Operation, Power, Remedy
+from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.providers.conftest import ZONE, World, rid
 from tests.support.tiers import sampled
 
@@ -211,3 +212,33 @@ def test_a_stale_fingerprint_changes_nothing(world: Worlds) -> None:
 def test_an_id_that_is_none_is_no_request(world: Worlds) -> None:
     with pytest.raises(ValueError):
         world().cloud.create(ZONE, world().spec(), "not a uuid")
+
+
+def test_reads_that_are_behind_a_change_that_is_done_are_repeated(world: Worlds) -> None:
+    w = world(stale_s=10)
+    machine = w.made()
+    assert machine.power is Power.RUNNING
+    assert w.ok(w.cloud.stop(machine, rid())).done
+    assert w.get().power is Power.STOPPED
+    w.ok(w.cloud.start(machine, rid()))
+    assert w.get().power is Power.RUNNING
+    w.ok(w.cloud.delete(machine, rid()))
+    assert w.cloud.machine(ZONE, "vm") is None
+
+
+def test_a_machine_that_is_no_longer_as_it_was_left_is_not_waited_for(world: Worlds) -> None:
+    """Preempted at once after a start, started by a person at once after a stop."""
+    w = world()
+    machine = w.stopped()
+    w.ok(w.cloud.start(machine, rid()))
+    w.emulator.preempt("vm")
+    w.clock.sleep(20)
+    w.clock.slept.clear()
+    assert w.get().power is Power.STOPPED
+    w.ok(w.cloud.start(machine, rid()))
+    w.ok(w.cloud.stop(machine, rid()))
+    other = GcpCloud(w.cloud.project, w.emulator.url, w.clock)
+    w.ok(other.wait(other.start(machine, rid()), 60))
+    w.clock.slept.clear()
+    assert w.get().power is Power.RUNNING
+    assert w.clock.slept == []

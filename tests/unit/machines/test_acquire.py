@@ -59,6 +59,7 @@ def move(seen: list[Machine], past: m.History | None = None, now: float = NOW, *
 # ----------------------------------------------------------------------------------------------- one decision at a time
 OFF, ON = machine(), machine("RUNNING", deadline=NOW + 3600)
 ENOUGH, SHORT = machine("RUNNING", deadline=NOW + 1800), machine("RUNNING", deadline=NOW + 1700)
+LONGER = machine("RUNNING", max_run_s=36_000, deadline=NOW + 36_000)
 UNLIMITED = machine("RUNNING", max_run_s=None, termination_action=None)
 DELETED_AT_ITS_END = machine("RUNNING", termination_action="DELETE", deadline=NOW * 2)
 #: Two of one name, which an earlier rebuild left: the disk of the newer one counts.
@@ -87,6 +88,9 @@ DECISIONS: list[tuple[str, list[Machine], tuple[m.Attempt, ...], float, dict[str
     ("and keeps its disk at its end", [machine(termination_action="DELETE")], (), 0, {}, m.SetDeadline),
     ("then it starts", [OFF], (tried("fence"),), 0, {}, m.Start(OFF)),
     ("not with a limit that does not stay", [machine(max_run_s=7)], (tried("fence"),) * 2, 0, {}, fails("conflict")),
+    ("one that was started with a longer limit than was set is not used", [LONGER], (tried("fence"), tried("start")), 0,
+     {}, fails("conflict", "limit of 36000 s instead of 3600 s")),
+    ("unless its start was refused: it is another's", [LONGER], (tried("start", LATER),), 0, {}, m.UseMachine(LONGER)),
     ("one that runs is used", [ENOUGH], (), 0, {}, m.UseMachine(ENOUGH)),
     ("not if its limit is near", [SHORT], (), 0, {}, fails("budget", "--restart")),
     ("unless it may be restarted", [SHORT], (), 0, RESTART, m.Stop),

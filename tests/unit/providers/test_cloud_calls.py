@@ -11,6 +11,7 @@ from orchestrator.providers.gcp import failures
 from orchestrator.providers.gcp.failures import Calls, Refused
 
 pytest.importorskip("google.cloud.compute_v1")
+import requests
 from google.api_core import exceptions as api
 from requests import exceptions as http
 from urllib3.exceptions import NewConnectionError
@@ -90,6 +91,39 @@ def test_a_cloud_that_was_reached_before_is_waited_for_longer() -> None:
     with pytest.raises(CloudError):
         ask("second", failing(UNREACHED))
     assert clock.at > failures.OFFLINE_PATIENCE_S
+
+
+def asking(**headers: str) -> Exception:
+    """An answer with these headers."""
+    response = requests.Response()
+    response.status_code = 429
+    response.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
+    return api.TooManyRequests("x", response=response)
+
+
+NOON, LATER = "Sat, 28 Nov 2026 12:00:00 GMT", "Sat, 28 Nov 2026 12:00:40 GMT"
+
+
+@pytest.mark.parametrize(
+    ("error", "slept"),
+    [
+        (asking(Retry_After="40"), [40.0, 40.0]),
+        (asking(Retry_After=LATER, Date=NOON), [40.0, 40.0]),
+        (asking(Retry_After="86400"), [failures.PATIENCE_S]),
+    ],
+    ids=["seconds", "date", "too long"],
+)
+def test_the_service_says_how_long_to_wait(error: Exception, slept: list[float]) -> None:
+    clock = Time()
+    assert Calls(clock, "p", emulated=False)("stop of vm", failing(error, len(slept))) == "answer"
+    assert clock.slept == slept
+
+
+@pytest.mark.parametrize("text", ["", "-5", "nan", "1e9", "soon", NOON, "9" * 12])
+def test_what_it_says_may_be_nonsense(text: str) -> None:
+    clock = Time()
+    assert Calls(clock, "p", emulated=False)("stop of vm", failing(asking(Retry_After=text), 1)) == "answer"
+    assert clock.at <= failures.FIRST_WAIT_S
 
 
 def test_what_is_refused_is_not_repeated() -> None:

@@ -11,7 +11,7 @@ import pytest
 from fcctl_tune.search.space import Space
 from orchestrator.results import tuning as tune_result
 from orchestrator.tune import adoption
-from orchestrator.tune.adoption import Adoption, Row, of_result, of_sweep
+from orchestrator.tune.adoption import Adoption, Row, of_result
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
 
@@ -74,6 +74,10 @@ def test_one_that_is_not_faster_on_what_was_held_out_wins_nothing() -> None:
         ({"complete": False}, "is not complete"),
         ({"gpu": None, "trials": []}, "does not name the GPU"),
         ({"final": []}, "no configuration passed"),
+        (  # an interval beside its ratio is none
+            {"final": [{**final(1, 0.8, a=0.7), "held_out": {"ratio": 5.0, "ci_low": 0.7, "ci_high": 0.9}}]},
+            "not measured interleaved",
+        ),
         ({"trials": [{"number": n, "params": {}, "gpu": g} for n, g in ((1, "L4"), (2, "H100"))]}, "L4, H100"),
     ],
 )
@@ -87,12 +91,6 @@ def test_a_host_that_makes_no_sense_gives_a_result_all_the_same() -> None:
         assert of(junk).doubts  # type: ignore[arg-type]
     nan = document(final(1, float("nan"), a=float("inf"), b=-1.0))
     assert of(nan).doubts
-
-
-def test_an_interval_beside_its_ratio_is_no_interval() -> None:
-    elite = final(1, 0.8, a=0.7, b=0.9)
-    elite["held_out"]["ratio"] = 5.0
-    assert "not measured interleaved" in of(document(elite)).doubts[0]
 
 
 def test_what_was_to_be_held_out_cannot_be_left_out() -> None:
@@ -147,14 +145,3 @@ def test_our_own_table_keeps_what_it_had() -> None:
     for broken in ("[]", '{"schema_version": 2}', '{"schema_version": 1, "rows": 5}', "x"):
         with pytest.raises(ValueError):
             adoption.table(broken, "saxpy", first.rows)
-
-
-def test_a_quick_comparison_is_in_doubt() -> None:
-    rows = [
-        {"env": {"VARIANT": v}, "gpu": "NVIDIA L4", "sms": 58, "case": c, "params": {"T": 1}}
-        for v, c in (("fused", "s64"), ("stage2", "s64"), ("fused", "s128"))
-    ]
-    fused, stage2 = of_sweep(rows, RUN)
-    assert (fused.env["VARIANT"], [row.case for row in fused.rows]) == ("fused", ["s64", "s128"])
-    assert (stage2.env["VARIANT"], [row.case for row in stage2.rows]) == ("stage2", ["s64"])
-    assert "without held-out cases" in fused.doubts[0]

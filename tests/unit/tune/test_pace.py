@@ -22,18 +22,6 @@ def trial_s(pace: Throughput, factor: int, repeat_s: float, check_s: float, risi
     return check_s + factor * repeat_s * (3 + 9 / rising)
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 4])
-@pytest.mark.parametrize("usable", [10, 5])
-@pytest.mark.parametrize("rising", [3, 60])
-def test_where_builds_are_slow_a_gpu_times_most_of_the_while(gpus: int, usable: int, rising: int) -> None:
-    builders = 15 * gpus
-    pace = pace_of(2.4, 0.001, 0.01, usable=usable, rising=rising)
-    comes_every = 2.4 / builders * 10 / usable
-    share = trial_s(pace, pace.factor(gpus, builders), 0.001, 0.01, rising) / (gpus * comes_every)
-    assert pace.factor(gpus, builders) > 4
-    assert 0.6 < share < 1.02
-
-
 @pytest.mark.parametrize("is_behind", [True, False])
 def test_a_quick_kernel_is_timed_for_as_long_as_what_leads_to_that_is_worth(is_behind: bool) -> None:
     pace = pace_of(0.3, 0.0009, 0.01)  # as FlashCore's flagship: builders could bring in more in that time
@@ -64,21 +52,6 @@ def test_longer_timings_do_not_look_like_slow_builders(repeat_s: float) -> None:
 )
 def test_no_more_is_under_way_than_a_gpu_can_time_meanwhile(repeat_s: float, check_s: float, enough: int) -> None:
     assert pace_of(2.0, repeat_s, check_s).under_way(1, 15) == enough
-
-
-def test_what_a_timing_takes_besides_its_repeats_does_not_count_for_each_of_them() -> None:
-    besides, repeat = 0.02, 0.0003
-    pace = Throughput(Halving())
-    for trial in range(200):
-        pace.built(1.7, True)
-        factor = pace.factor(1, 15)
-        rung = (0, 0, 0, 1, 1, 2)[trial % 6]
-        for repeats in (3, 9, 27)[: rung + 1]:
-            pace.timed(factor * repeats, besides + repeat * factor * repeats, 0.007 if repeats == 3 else None)
-        pace.ended(rung)
-    timings, repeats = (3 * 1 + 2 * 2 + 3) / 6, (3 * 3 + 2 * 12 + 39) / 6
-    share = (0.007 + timings * besides + repeats * repeat * pace.factor(1, 15)) / (1.7 / 15)
-    assert 0.85 < share <= 1.0
 
 
 def climbed(values: list[float], halving: Halving) -> dict[int, int]:

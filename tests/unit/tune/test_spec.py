@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fcctl_tune.errors import SpecError
-from fcctl_tune.search.spec import Spec, Timeouts, seconds
+from fcctl_tune.search.spec import Spec, Timeouts
 
 SAXPY: dict[str, Any] = {
     "tune": "saxpy",
@@ -106,16 +106,3 @@ def test_an_error_names_its_key(change: dict[str, Any], key: str) -> None:
     with pytest.raises(SpecError) as caught:
         Spec.from_dict(entry)
     assert caught.value.key == key
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("30s", 30), ("2m", 120), ("1m30s", 90), ("1h30m", 5400), ("45", 45), (0.5, 0.5), ("0.5s", 0.5)]
-)
-def test_times(text: object, value: float) -> None:
-    assert seconds(text, "x") == value
-
-
-@pytest.mark.parametrize("text", ["", "0s", "m", "-1s", 0, True, None, "1d", float("inf"), float("nan"), 1e9])
-def test_what_is_no_time(text: object) -> None:
-    with pytest.raises(SpecError):
-        seconds(text, "x")

@@ -49,7 +49,7 @@ def test_the_same_libraries_make_the_same_file_and_it_is_made_once(
     small(monkeypatch)
     first, second = TuneBundles(tmp_path / "a").tune(), TuneBundles(tmp_path / "b").tune()
     assert first.path.read_bytes() == second.path.read_bytes()
-    assert first.sha256 == hashlib.sha256(first.path.read_bytes()).hexdigest() == first.path.stem
+    assert first.sha256 == hashlib.sha256(first.path.read_bytes()).hexdigest() == first.path.stem[-64:]
     monkeypatch.setattr(tune_bundle, "_archive", lambda *_: pytest.fail("it is there"))
     assert TuneBundles(tmp_path / "a").tune() == first == TuneBundles(tmp_path / "a").find(first.sha256)
 
@@ -65,25 +65,20 @@ def test_a_damaged_file_is_made_anew_and_never_sent(tmp_path: Path, monkeypatch:
     assert store.find(bundle.sha256) == bundle
 
 
-def test_the_ones_used_last_stay_and_one_that_another_fcctl_drops_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ones_used_last_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     store = TuneBundles(tmp_path)
     mine = store.tune()
-    for path in tmp_path.iterdir():
-        os.utime(path, (1, 1))
+    os.utime(mine.path, (1, 1))
     for n in range(tune_bundle.KEPT):
-        for suffix in ("zip", "txt"):
-            (tmp_path / f"other{n}.{suffix}").touch()
+        (tmp_path / f"other{n}.zip").touch()
+        os.utime(tmp_path / f"other{n}.zip", (n, n))
     assert store.tune() == mine, "which is a use of it"
+    monkeypatch.setattr(tune_bundle, "_identity", lambda *_: "another")
     (tmp_path / "vanished.zip").symlink_to(tmp_path / "nothing")
-    tune_bundle._drop_old(tmp_path)
+    another = store.tune()
     left = {path.name for path in tmp_path.iterdir()}
-    assert len(left) == 2 * tune_bundle.KEPT
-    assert mine.path.name in left
-    monkeypatch.setattr(tune_bundle, "_archive", lambda *_: pytest.fail("it is there"))
-    assert store.tune() == mine
+    assert left == {mine.path.name, another.path.name, "other2.zip", "other3.zip"}
 
 
 def test_where_the_extra_is_not_installed_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -83,35 +83,30 @@ def test_a_mistake_is_told_with_its_line(old: str, new: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "configurations"),
+    ("space", "size"),
     [
-        ("parameters: {BLOCK: [64, 128, 256], UNROLL: [2]}\n", [(64, 2)]),
-        ("constraints: [BLOCK == 64]\n", [(64, 1), (64, 2)]),
-        ("configurations: [{BLOCK: 128, UNROLL: 2}, {BLOCK: 64, UNROLL: 1}]\n", [(64, 1), (128, 2)]),
-        ("parameters: {BLOCK: [64, 128], UNROLL: [2]}\nconstraints: []\n", [(64, 2), (128, 2)]),
+        ("parameters: {BLOCK: [64, 128, 256], UNROLL: [2]}\nconstraints: []\n", 3),
+        ("parameters: {BLOCK: [64, 128], UNROLL: [1, 2]}\nconstraints: [BLOCK == 64]\n", 2),
+        ("parameters: {A: [1, 2]}\nconfigurations: [{A: 2}]\ndefault: {A: 2}\n", 1),
+        ("space: ./list\n", None),
     ],
 )
-def test_what_another_space_does_not_say_stays(space: str, configurations: list[tuple[int, int]]) -> None:
-    found = parse(GOOD.replace(", default: 2", ""), space).spec.known_space.all
-    assert [(one["BLOCK"], one["UNROLL"]) for one in found] == configurations
+def test_another_space_replaces_that_of_the_search(space: str, size: int | None) -> None:
+    found = parse(GOOD, space).spec.space
+    assert (found.size if found else None) == size
 
 
-def test_a_command_or_a_list_is_another_space_as_a_whole() -> None:
-    assert parse(GOOD, "space: ./list\n").spec.space is None
-    listed = GOOD.replace("parameters:", "space: ./list\nunused:").split("unused:")[0] + GOOD[GOOD.index("build:") :]
-    assert parse(listed, "parameters: {BLOCK: [1, 2]}\n").spec.known_space.size == 2
-    assert "must have 1 to 64 names" in problem(listed, "constraints: [BLOCK == 1]\n"), (
-        "the command is not asked instead"
-    )
-    every = GOOD.replace("constraints:", "configurations: [{BLOCK: 64, UNROLL: 2}]\nunused:").replace(
-        "unused: [BLOCK * UNROLL <= 128]\n", ""
-    )
-    assert parse(every).spec.known_space.size == 1
-    assert parse(every, "parameters: {BLOCK: [64, 128], UNROLL: [1]}\n").spec.known_space.size == 2
-    assert "already lists the legal ones" in problem(every, "constraints: [BLOCK == 128]\n"), "it grows by none"
-    said = problem(GOOD, "parameters: {BLOCK: [1, 2, 3]}\n")
-    assert said.startswith("tune/saxpy.yaml:8: constraints[0]")
-    assert "write `constraints:` in it too" in said
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ("parameters: {BLOCK: [64]}\n", "space.yaml:1: the file replaces the whole space, and the search has"),
+        ("constraints: [BLOCK == 64]\n", "space.yaml:1: parameters: must have 1 to 64 names"),
+        ("parameters: {A: [1]}\nconstraints: [B]\n", "space.yaml:2: constraints[0]"),
+        ("parameters: {A: [1]}\ncases: [x]\n", "space.yaml:2: unknown key 'cases' in a file for --space"),
+    ],
+)
+def test_a_mistake_in_another_space_is_in_its_file(space: str, said: str) -> None:
+    assert said in problem(GOOD, space)
 
 
 def test_names_of_files_and_of_variants(tmp_path: Path) -> None:
