@@ -1,4 +1,4 @@
-"""What the dashboard takes while fifty browsers stream one run's log.
+"""What the dashboard takes while fifty browsers watch one run's log.
 
     python benchmarks/dashboard.py [--clients 50]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "remote")]
 
 from benchmarks.figures import Figure, machine, report  # noqa: E402
-from tests.support.crowd import LAST, stream_to  # noqa: E402
+from tests.support.crowd import LAST, watched_by  # noqa: E402
 from tests.support.sshd import end_processes_of  # noqa: E402
 from tests.support.workspace import Workspace  # noqa: E402
 
@@ -32,12 +32,12 @@ def measure_all(clients: int = CLIENTS) -> list[Figure]:
         os.environ["TMUX_TMPDIR"] = folder
         workspace = Workspace(Path(folder) / "ws", home)
         try:
-            streams, memory_mb = stream_to(workspace, clients, LINES, 300)
+            told, memory_mb = watched_by(workspace, clients, LINES, 300)
         finally:
             end_processes_of(home)
-    complete = sum(any(LAST in data.get("text", "") for _, data in events) for events in streams)
+    complete = sum(any(LAST in piece["text"] for one in news for piece in one["log"]) for news in told)
     return [
-        Figure(f"dashboard, {clients} browsers streaming: memory", max(memory_mb), "MiB", MOST_MB),
+        Figure(f"dashboard, {clients} browsers watching a log: memory", max(memory_mb), "MiB", MOST_MB),
         Figure("  of them saw the log's end", complete, "browsers", clients, at_least=True),
     ]
 

@@ -172,14 +172,9 @@ def make_console(stream: IO[str], color: bool) -> Console:
 
     is_terminal = stream.isatty()
     return QuietPipe(
-        file=stream,
-        no_color=not color,
-        color_system=("auto" if is_terminal else "256") if color else None,
-        force_terminal=is_terminal,
-        width=None if is_terminal else PIPE_WIDTH,
-        highlight=False,
-        emoji=False,
-    )
+        file=stream, no_color=not color, color_system=("auto" if is_terminal else "256") if color else None,
+        force_terminal=is_terminal, width=None if is_terminal else PIPE_WIDTH, highlight=False, emoji=False,
+    )  # fmt: skip
 
 
 def pieces(value: Mapping[str, Any]) -> Iterator[str]:

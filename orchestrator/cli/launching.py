@@ -43,12 +43,9 @@ if TYPE_CHECKING:
 Tell = Callable[["RunRecord", Path], None]
 
 _ON_SEVERAL = click.option(
-    "--on",
-    "targets",
-    multiple=True,
-    metavar="TARGET",
+    "--on", "targets", multiple=True, metavar="TARGET",
     help="Target to run on (default: the workspace's default target). Repeat for several machines.",
-)
+)  # fmt: skip
 _OPTIONS = (
     click.option(
         "-d", "--detach", is_flag=True, help="Print the run id and return as soon as the host has accepted the run."

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from fcctl_remote import wire
-from orchestrator.base.clock import iso
+from orchestrator.base.clock import epoch, iso
 from orchestrator.base.models import KEPT
 
 SCHEMA_VERSION = 1
@@ -169,6 +169,12 @@ class RunRecord(_Record):
     machine: MachineRecord | None = None
     #: The run that this one continues (``run --resume``, ``tune --resume``).
     parents: list[str] = []
+
+    @property
+    def seconds(self) -> float | None:
+        """From the start, or the creation, to the end."""
+        began, ended = epoch(self.started or self.created), epoch(self.finished)
+        return None if began is None or ended is None else max(0.0, ended - began)
 
     @property
     def judged(self) -> list[GateRecord]:

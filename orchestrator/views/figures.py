@@ -14,19 +14,13 @@ MARKS = {
     **dict.fromkeys(("passed", "pass", "met", "correct", "finished"), ("✓", "green")),
     **dict.fromkeys(("failed", "fail", "timed_out", "error", "lost", "over_budget", "idle"), ("✗", "red")),
     **dict.fromkeys(("not_met", "wrong", "broken", "unreachable", "interrupted"), ("✗", "red")),
-    "faster": ("✓", "green"),
-    "slower": ("✗", "red"),
-    "same": ("", ""),
+    "faster": ("✓", "green"), "slower": ("✗", "red"), "same": ("", ""),
     **dict.fromkeys(("inconclusive", "incomparable"), ("", "yellow")),
     **dict.fromkeys(("running", "queued", "starting", "asking", "ended", "started"), ("●", "cyan")),
     **dict.fromkeys(("warned", "warn", "preempted", "refused", "missed", "overlap"), ("!", "yellow")),
-    **dict.fromkeys(("skipped", "not_applicable"), ("-", "dim")),
-    "cancelled": ("-", "yellow"),
-    "unavailable": ("○", "yellow"),
-    "info": ("·", "dim"),
-    "incomplete": ("◐", "magenta"),
-    "imported": ("·", "yellow"),
-}
+    **dict.fromkeys(("skipped", "not_applicable"), ("-", "dim")), "cancelled": ("-", "yellow"),
+    "unavailable": ("○", "yellow"), "info": ("·", "dim"), "incomplete": ("◐", "magenta"), "imported": ("·", "yellow"),
+}  # fmt: skip
 _KINDS = {"green": "good", "red": "bad", "magenta": "open", "cyan": "busy"}
 
 
@@ -71,6 +65,16 @@ def age(created: str, now: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{int(seconds)} s"
+
+
+def minute(stamp: str | None) -> str:
+    """An ISO 8601 time as ``2026-11-21 08:15``."""
+    return clean((stamp or "")[:16]).replace("T", " ")
+
+
+def commit_text(commit: str | None, *, dirty: bool = False) -> str:
+    """``012345678 + changes``; empty if there is none."""
+    return clean((commit or "")[:9]) + " + changes" * dirty
 
 
 def local(epoch: float) -> str:

@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 from tests.support.dashboard import Dashboard, dashboard
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
-Events = list[tuple[str, dict[str, str]]]
+News = dict[str, Any]
 LAST = "the last line"
+EVERY_S = 0.5
 
 
-async def watch(opened: Dashboard, run_id: str) -> Events:
-    """All events of one stream until the run is home."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", opened.port, limit=8 * 1024 * 1024)
-    path = f"{opened.root}/runs/{run_id}/live"
-    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{opened.port}\r\nCookie: {opened.cookie}\r\n\r\n"
-    writer.write(head.encode())
-    events: Events = []
-    name = ""
-    try:
-        async for raw in reader:
-            line = raw.decode().strip()
-            if line.startswith("event: "):
-                name = line[7:]
-            elif line.startswith("data: "):
-                events.append((name, json.loads(line[6:])))
-                if name == "home":
-                    break
-    finally:
-        writer.close()
-    return events
+def watch(opened: Dashboard, run_id: str, known: News | None = None) -> Iterator[News]:
+    """What a page of the run is told at each look, until the run is home; ``known``: what was told last."""
+    while not (known and known["home"]):
+        query = urlencode({key: known[key] for key in ("version", "at")} if known else {})
+        known = json.loads(opened.ask(f"/runs/{run_id}/live?{query}").text)
+        yield known
+        time.sleep(0 if known["home"] else EVERY_S)
 
 
-async def _crowd(opened: Dashboard, run_id: str, clients: int, memory_mb: list[float]) -> list[Events]:
-    tasks = [asyncio.create_task(watch(opened, run_id)) for _ in range(clients)]
-    while not all(task.done() for task in tasks):
-        memory_mb.append(opened.rss_mb())
-        await asyncio.wait(tasks, timeout=0.5)
-    return [task.result() for task in tasks]
-
-
-def stream_to(workspace: Workspace, clients: int, lines: int, seconds: float) -> tuple[list[Events], list[float]]:
-    """``clients`` watch a run that writes ``lines``: what each got, and the server's memory over time, MiB.
+def watched_by(workspace: Workspace, clients: int, lines: int, seconds: float) -> tuple[list[list[News]], list[float]]:
+    """``clients`` watch a run that writes ``lines``: what each was told, and the server's memory over time, MiB.
 
     Raises:
         TimeoutError: it took longer than ``seconds``.
@@ -59,12 +43,18 @@ def stream_to(workspace: Workspace, clients: int, lines: int, seconds: float) ->
         f"      sleep 2\n      echo {LAST}\n",
     )
     memory_mb: list[float] = []
-    with dashboard(workspace) as opened:
+    with dashboard(workspace) as opened, ThreadPoolExecutor(clients) as pool:
         opened.enter()
         workspace.fcctl("run", "chatty", "--on", "here", "-d")
         (run_id,) = workspace.active()
         wait_for(lambda: "talk" in opened.ask(f"/runs/{run_id}").text)
         gate.touch()
-        streams = asyncio.run(asyncio.wait_for(_crowd(opened, run_id, clients, memory_mb), seconds))
+        tasks = [pool.submit(lambda: list(watch(opened, run_id))) for _ in range(clients)]
+        end = time.monotonic() + seconds
+        while wait(tasks, timeout=0.5).not_done:
+            memory_mb.append(opened.rss_mb())
+            if time.monotonic() > end:
+                opened.process.kill()
+                raise TimeoutError
         assert opened.process.poll() is None
-    return streams, memory_mb
+        return [task.result() for task in tasks], memory_mb

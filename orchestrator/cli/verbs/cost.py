@@ -144,7 +144,7 @@ def rebuild(cli: Cli, dry_run: bool) -> None:
     has is listed. You can repeat this command. It does not query the cloud; `fcctl hosts audit` does.
     """
     from orchestrator.runs.cost.rebuild import rebuild as workflow
-    from orchestrator.views.tables.audit import print_rebuilt, rebuilt_json
+    from orchestrator.views.tables.hosts import print_rebuilt, rebuilt_json
 
     with cli.services() as services:
         rebuilt = workflow(services, dry_run=dry_run)
@@ -168,9 +168,6 @@ def _as_json(table: PriceTable, regions: list[str]) -> dict[str, Any]:
             "address_unused_hour": None if address is None else address.usd,
         }
     return {
-        "currency": "USD",
-        "source": table.source,
-        "date": table.date,
-        "address_in_use_hour": ADDRESS_IN_USE_USD_PER_HOUR,
-        "regions": rows,
-    }
+        "currency": "USD", "source": table.source, "date": table.date,
+        "address_in_use_hour": ADDRESS_IN_USE_USD_PER_HOUR, "regions": rows,
+    }  # fmt: skip

@@ -272,8 +272,7 @@ def _typed(cli: Cli, others: list[Finding]) -> list[Finding]:
 
 
 def _audit_json(found: Audit, ended: list[StopResult], still_on: int) -> Mapping[str, Any]:
-    from orchestrator.views.tables.audit import account_json
-    from orchestrator.views.tables.hosts import finding_json, orphan_json
+    from orchestrator.views.tables.hosts import account_json, finding_json, orphan_json
 
     return {
         "projects": found.projects,

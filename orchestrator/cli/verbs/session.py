@@ -162,13 +162,8 @@ def _named(services: Services, name: str | None, target: str | None) -> str:
 def _opened_json(opened: OpenSession) -> dict[str, object]:
     saved, machine = opened.saved, opened.machine
     return {
-        "session_id": saved.session_id,
-        "target": saved.target.name,
-        "budget_usd": saved.budget_usd,
-        "worst_usd": saved.worst_case_usd,
-        "fence_s": saved.fence_s,
-        "idle_minutes": saved.idle_minutes,
-        "instance": machine.name if machine else None,
-        "zone": machine.zone if machine else None,
+        "session_id": saved.session_id, "target": saved.target.name, "budget_usd": saved.budget_usd,
+        "worst_usd": saved.worst_case_usd, "fence_s": saved.fence_s, "idle_minutes": saved.idle_minutes,
+        "instance": machine.name if machine else None, "zone": machine.zone if machine else None,
         "deadline": machine.deadline if machine else None,
-    }
+    }  # fmt: skip

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from orchestrator.base.errors import (  # fmt: skip
+from orchestrator.base.errors import (
     BudgetError,
     ConflictError,
     FcctlError,

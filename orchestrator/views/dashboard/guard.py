@@ -16,9 +16,10 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -91,61 +92,39 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         root, path = self._access.root, scope["path"]
-        scope = {**scope, "path": path.removeprefix(root)}
-        send = _with_headers(send, root)
-        refusal = self._judge(scope) if path.startswith(f"{root}/") else self._judge_host(scope) or _unknown()
-        if refusal is not None:
-            await refusal(scope, receive, send)
-        else:
-            await self._app(scope, _limited(receive), send)
+        inside, request = path.startswith(f"{root}/"), Request({**scope, "path": path.removeprefix(root)})
+        refusal = self._judge(request) or (self._admit(request) if inside else _unknown())
+        await (refusal or self._app)(request.scope, _limited(receive), _with_headers(send, root))
 
-    def _judge(self, scope: Scope) -> Response | None:
-        return self._judge_host(scope) or self._admit(scope, _headers(scope))
-
-    def _judge_host(self, scope: Scope) -> Response | None:
-        headers = _headers(scope)
+    def _judge(self, request: Request) -> Response | None:
+        headers = request.headers
         host = headers.get("host", "")
         if host not in self._access.hosts:
             return _refused(421, "wrong host name: open the link that fcctl ui printed")
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        if origin is not None and origin != f"http://{host}":
+        if headers.get("origin", f"http://{host}") != f"http://{host}":
             return _refused(403, "requests from another origin are refused")
-        if site not in ("none", "same-origin") and scope["path"] != "/":
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and request.scope["path"] != "/":
             return _refused(403, "requests from another site are refused")
         return None
 
-    def _admit(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        code = next((value for name, value in query if name == PARAMETER), None)
-        known = hmac.compare_digest(_cookie(headers, self._access.cookie).encode(), self._access.session.encode())
-        if code is not None and scope["method"] == "GET":
-            rest = urlencode([pair for pair in query if pair[0] != PARAMETER])
-            there = RedirectResponse(_local(scope["path"]) + (f"?{rest}" if rest else ""), 303)
-            if self._access.redeem(code):
-                there.set_cookie(
-                    self._access.cookie, self._access.session, httponly=True, samesite="lax", path=self._access.root
-                )
-                return there
-            return there if known else _refused(403, "this link was already used: fcctl ui printed a new one")
-        if known:
-            return None
-        return _unknown()
+    def _admit(self, request: Request) -> Response | None:
+        code = request.query_params.get(PARAMETER)
+        given = request.cookies.get(self._access.cookie, "")
+        known = hmac.compare_digest(given.encode(), self._access.session.encode())
+        if code is None or request.method != "GET":
+            return None if known else _unknown()
+        rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != PARAMETER])
+        there = RedirectResponse(_local(request.scope["path"]) + (f"?{rest}" if rest else ""), 303)
+        if self._access.redeem(code):
+            there.set_cookie(
+                self._access.cookie, self._access.session, httponly=True, samesite="lax", path=self._access.root
+            )
+            return there
+        return there if known else _refused(403, "this link was already used: fcctl ui printed a new one")
 
 
 def _unknown() -> Response:
     return _refused(401, "open the link that fcctl ui printed in its terminal; each link opens one browser")
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    return {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-
-
-def _cookie(headers: dict[str, str], name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""
 
 
 def _local(path: str) -> str:
@@ -162,10 +141,11 @@ def _with_headers(send: Send, root: str) -> Send:
 
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
-            given = [(k, root.encode() + v if k == b"location" else v) for k, v in message["headers"]]
-            there = {name for name, _ in given}
-            more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in there]
-            message["headers"] = [*given, *more]
+            headers = MutableHeaders(scope=message)
+            if "location" in headers:
+                headers["location"] = root + headers["location"]
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return wrapped

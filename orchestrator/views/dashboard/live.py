@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Thread
+from threading import Lock, Thread
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.sanitize import LineCleaner
@@ -29,7 +27,6 @@ IDLE_S = 30.0
 #: Of a run's log, the newest is kept for browsers that come late; and how many runs' logs.
 LOG_CHARACTERS = 256 * 1024
 LOGS = 8
-HEARTBEAT_S = 15.0
 
 
 class LiveRuns:
@@ -41,17 +38,14 @@ class LiveRuns:
         self.money = MoneyNow()
         self._services, self._count_at = services, 0.0
         self._overview = Overview(services)
-        self._changed = asyncio.Condition()
         self._asked = 0.0
         self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.closing = asyncio.Event()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._poll())
 
     async def stop(self) -> None:
-        self.closing.set()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -69,14 +63,6 @@ class LiveRuns:
                 await self._first.wait()
         return self.runs
 
-    async def after(self, version: int, timeout_s: float = HEARTBEAT_S) -> int:
-        """The version that is newer than ``version``; the same one after ``timeout_s``."""
-        self._asked = time.monotonic()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self.version > version or self.closing.is_set())
-        return self.version
-
     def find(self, run_id: str) -> LiveRun | None:
         """The run as it stood at the last look."""
         return next((run for run in self.runs if run.run_id == run_id), None)
@@ -85,7 +71,8 @@ class LiveRuns:
         """An active run, also one that began after the last look; None if the looks of ``seconds`` did not find it."""
         deadline = time.monotonic() + seconds
         while (found := self.find(run_id)) is None and time.monotonic() < deadline:
-            await self.after(self.version, 0.5)
+            await self.now()
+            await asyncio.sleep(0.2)
         return found
 
     def _look(self) -> list[LiveRun]:
@@ -106,11 +93,9 @@ class LiveRuns:
         while True:
             if time.monotonic() - self._asked < IDLE_S:
                 runs = await asyncio.to_thread(self._look)
-                async with self._changed:
-                    if runs != self.runs:
-                        self.runs = runs
-                        self.version += 1
-                    self._changed.notify_all()
+                if runs != self.runs:
+                    self.runs = runs
+                    self.version += 1
                 self._first.set()
                 await asyncio.sleep(POLL_S)
             else:
@@ -128,12 +113,21 @@ class LogChunk:
 
 @dataclass
 class _Log:
-    pieces: deque[LogChunk] = field(default_factory=deque)
+    chunks: deque[LogChunk] = field(default_factory=deque)
     end: int = 0
     kept: int = 0
     over: bool = False
-    error: str = ""
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, step: str, text: str) -> None:
+        """The newest text; of all, :data:`LOG_CHARACTERS` are kept."""
+        text = text[-LOG_CHARACTERS:]
+        with self.lock:
+            self.end += len(text)
+            self.kept += len(text)
+            self.chunks.append(LogChunk(self.end, step, text))
+            while self.kept > LOG_CHARACTERS and len(self.chunks) > 1:
+                self.kept -= len(self.chunks.popleft().text)
 
 
 class Logs:
@@ -142,80 +136,32 @@ class Logs:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._logs: dict[str, _Log] = {}
-        self.closing = asyncio.Event()
+        self.closing = False
 
-    async def stop(self) -> None:
-        self.closing.set()
-        for log in self._logs.values():
-            async with log.changed:
-                log.changed.notify_all()
-
-    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[LogChunk | None]:
-        """What was written behind ``after`` characters, as it comes; None now and then while nothing does.
-
-        Ends with the log. A browser that is too slow misses what was dropped meanwhile.
-        """
+    def since(self, run_id: str, after: int) -> tuple[list[LogChunk], bool]:
+        """What was written behind ``after`` characters, and whether that is the end of the log. A browser that is too
+        slow misses what was dropped meanwhile."""
         log = self._logs.get(run_id) or self._open(run_id)
-        at = after
-        while not self.closing.is_set():
-            fresh = [piece for piece in log.pieces if piece.end > at]
-            for piece in fresh:
-                yield piece
-                at = piece.end
-            if fresh:
-                continue
-            if log.over:
-                return
-            async with log.changed:
-                if log.end <= at and not log.over and not self.closing.is_set():
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(HEARTBEAT_S):
-                            await log.changed.wait()
-            if log.end <= at:
-                yield None
+        over = log.over
+        with log.lock:
+            return [chunk for chunk in log.chunks if chunk.end > after], over
 
     def _open(self, run_id: str) -> _Log:
         for old in [r for r, log in self._logs.items() if log.over][: max(0, len(self._logs) - LOGS + 1)]:
             del self._logs[old]
         log = self._logs[run_id] = _Log()
-        loop = asyncio.get_running_loop()
-        Thread(target=self._read, args=(run_id, log, loop), name="fcctl-ui-log", daemon=True).start()
+        Thread(target=self._read, args=(run_id, log), name="fcctl-ui-log", daemon=True).start()
         return log
 
-    def _read(self, run_id: str, log: _Log, loop: asyncio.AbstractEventLoop) -> None:
-        def tell(change: Callable[[], None]) -> None:
-            with suppress(RuntimeError):  # the server has ended
-                asyncio.run_coroutine_threadsafe(_told(log, change), loop)
-
+    def _read(self, run_id: str, log: _Log) -> None:
         cleaners: dict[str, LineCleaner] = {}
-        error = ""
         try:
             for piece in read_logs(self._services, run_id, None, wait=True):
-                text = cleaners.setdefault(piece.step, LineCleaner()).feed(piece.data).decode()
-                tell(functools.partial(_add, log, piece.step, text))
-                if self.closing.is_set():
+                if text := cleaners.setdefault(piece.step, LineCleaner()).feed(piece.data).decode():
+                    log.add(piece.step, text)
+                if self.closing:
                     return
-        except FcctlError as e:
-            error = e.message
-        tell(lambda: _end(log, error))
-
-
-async def _told(log: _Log, change: Callable[[], None]) -> None:
-    async with log.changed:
-        change()
-        log.changed.notify_all()
-
-
-def _add(log: _Log, step: str, text: str) -> None:
-    if not text:
-        return
-    text = text[-LOG_CHARACTERS:]
-    log.end += len(text)
-    log.kept += len(text)
-    log.pieces.append(LogChunk(log.end, step, text))
-    while log.kept > LOG_CHARACTERS and len(log.pieces) > 1:
-        log.kept -= len(log.pieces.popleft().text)
-
-
-def _end(log: _Log, error: str) -> None:
-    log.over, log.error = True, error
+        except FcctlError as error:
+            _log.info("the log of %s ends: %s", run_id, error)
+        finally:
+            log.over = True

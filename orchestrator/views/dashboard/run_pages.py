@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,7 +11,14 @@ from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from orchestrator.base import safe_paths
@@ -26,7 +32,6 @@ from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Cell, Facts, Folded, Grid, Heading, Section, Text, closed, more
 from orchestrator.views.dashboard.heavy import BARS
 from orchestrator.views.dashboard.lists import TEXT
-from orchestrator.views.dashboard.live import HEARTBEAT_S
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build, gpu_of
 from orchestrator.views.report.page import POLICY as REPORT_POLICY
@@ -34,7 +39,7 @@ from orchestrator.views.report.sections import sections
 from orchestrator.views.tables.compare import expected
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.run import failed_steps, log_end
-from orchestrator.views.tables.runs import answer, compared, lineage_grid
+from orchestrator.views.tables.runs import answer, compared, earlier, lineage_grid
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
@@ -53,17 +58,13 @@ LOG_BYTES, FOLDED_LINES = 512 * 1024, 500
 def routes(site: DashboardContext) -> Sequence[Route]:
     pages = _Runs(site)
     return [
-        Route("/live", pages.live),
-        Route("/runs/{run_id}", pages.one),
-        Route("/runs/{run_id}/live", pages.follow),
-        Route("/runs/{run_id}/log/{step}", pages.log),
-        Route("/runs/{run_id}/files/{path:path}", pages.file),
-        Route("/runs/{run_id}/report", pages.report),
-        Route("/runs/{run_id}/charts", pages.charts),
+        Route("/live", pages.live), Route("/runs/{run_id}", pages.one), Route("/runs/{run_id}/live", pages.follow),
+        Route("/runs/{run_id}/log/{step}", pages.log), Route("/runs/{run_id}/files/{path:path}", pages.file),
+        Route("/runs/{run_id}/report", pages.report), Route("/runs/{run_id}/charts", pages.charts),
         Route("/runs/{run_id}/again", pages.plan_again),
         Route("/runs/{run_id}/again", pages.run_again, methods=["POST"]),
         Route("/runs/{run_id}/cancel", pages.cancel, methods=["POST"]),
-    ]
+    ]  # fmt: skip
 
 
 class _Runs:
@@ -75,25 +76,13 @@ class _Runs:
         self._rendered: tuple[int, str] = (-1, "")
 
     # -------------------------------------------------------------------------------------------- all of them
-    async def live(self, _: Request) -> Response:
-        return _stream(self._live())
-
-    async def _live(self) -> AsyncIterator[str]:
-        version = -1
-        while not self._site.live.closing.is_set():
-            newer = await self._site.live.after(version)
-            if newer == version:
-                yield ": nothing new\n\n"
-            else:
-                version = newer
-                yield _event("runs", {"html": self._list_fragment(version)})
-
-    def _list_fragment(self, version: int) -> str:
-        """The list as all browsers get it: made once for each version."""
+    async def live(self, request: Request) -> Response:
+        """The list of active runs, made once for each version; without it for a browser that has this version."""
+        runs, version = await self._site.live.now(), self._site.live.version
         if self._rendered[0] != version:
-            runs = self._site.live.runs
             self._rendered = (version, self._site.render("live_runs", **self._site.live_values(runs)))
-        return self._rendered[1]
+        known = request.query_params.get("version") == str(version)
+        return JSONResponse({"version": version, "html": "" if known else self._rendered[1]})
 
     # -------------------------------------------------------------------------------------------- one of them
     async def one(self, request: Request) -> Response:
@@ -110,10 +99,7 @@ class _Runs:
     def _finished(self, run_id: str) -> dict[str, Any]:
         """The page of a finished run: its answer first, then what it rests on."""
         shown = show(self._site.store, run_id)
-        rows = self._site.store.rows(limit=EARLIER, job=shown.record.job)
-        place = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows))
-        before = [row for row in rows[place + 1 :] if row.gpu == rows[place].gpu]
-        heads = headlines(self._site.store, [*rows[place : place + 1], *before])
+        row, before, heads = earlier(self._site.store, run_id, shown.record.job, EARLIER)
         report = build([shown])
         before_id = next((head.run_id for head in compared(before, heads) if run_id in heads), "")
         order = FIRST if shown.record.status == "passed" else FAILED_FIRST
@@ -127,7 +113,7 @@ class _Runs:
             "subject": subjects(self._site.backend.root, [shown.record.source.git_commit]),
             "before": before_id, "expected": expected(in_common(self._site.store, run_id, before_id), BARS),
             "parts": [*(part for part in parts if report.headline or part.id != "results"),
-                      *_lineage(self._site.store, rows[place : place + 1]), *_numbers(shown), *_files(shown)],
+                      *_lineage(self._site.store, row), *_numbers(shown), *_files(shown)],
         }  # fmt: skip
 
     def _of(self, run: LiveRun) -> dict[str, Any]:
@@ -135,46 +121,21 @@ class _Runs:
         return {"cap": cap, "cancel": self._cancels.get(run.run_id, "")}
 
     async def follow(self, request: Request) -> Response:
-        run_id = await self._resolve(request)
-        if not self._site.store.is_complete(run_id) and self._site.store.plan_of(run_id) is None:
+        """State and log of a run since the ``version`` and the place (``at``) that the browser has; ``home`` once all
+        of it is there."""
+        run_id, given, store = await self._resolve(request), request.query_params, self._site.store
+        if not (complete := store.is_complete(run_id)) and store.plan_of(run_id) is None:
             raise RunNotFound(f"no run {run_id}", hint="choose one in the list of runs")
-        last = request.headers.get("last-event-id", "")
-        return _stream(self._follow(run_id, int(last) if last.isdigit() else 0))
-
-    async def _follow(self, run_id: str, after: int) -> AsyncIterator[str]:
-        """State and log of one run in one stream, until it is finished."""
-        queue: asyncio.Queue[str | None] = asyncio.Queue(maxsize=8)
-        tasks = [
-            asyncio.create_task(self._states(run_id, queue)),
-            asyncio.create_task(self._lines(run_id, after, queue)),
-        ]
-        try:
-            while (event := await queue.get()) is not None:
-                yield event
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _states(self, run_id: str, queue: asyncio.Queue[str | None]) -> None:
-        version, live = -1, self._site.live
-        while not live.closing.is_set():
-            newer = await live.after(version, HEARTBEAT_S)
-            if self._site.store.is_complete(run_id):
-                await queue.put(_event("home", {}))
-                break
-            run = live.find(run_id)
-            if newer != version and run is not None:
-                await queue.put(_event("state", {"html": self._site.render("live_state", run=run, **self._of(run))}))
-            version = newer
-        await queue.put(None)
-
-    async def _lines(self, run_id: str, after: int, queue: asyncio.Queue[str | None]) -> None:
-        async for piece in self._site.logs.follow(run_id, after):
-            if piece is None:
-                await queue.put(": nothing new\n\n")
-            else:
-                await queue.put(_event("log", {"step": piece.step, "text": piece.text}, piece.end))
+        await self._site.live.now()
+        run, version, known = self._site.live.find(run_id), self._site.live.version, given.get("at", "")
+        at = int(known) if known.isdigit() and len(known) < 16 else 0
+        chunks, over = self._site.logs.since(run_id, at)
+        fresh = run if given.get("version") != str(version) else None
+        return JSONResponse({
+            "version": version, "at": chunks[-1].end if chunks else at, "home": complete and over,
+            "html": self._site.render("live_state", run=fresh, **self._of(fresh)) if fresh else "",
+            "log": [{"step": chunk.step, "text": chunk.text} for chunk in chunks],
+        })  # fmt: skip
 
     # -------------------------------------------------------------------------------------------- what it left
     async def log(self, request: Request) -> Response:
@@ -300,12 +261,11 @@ def _again(record: RunRecord) -> list[str]:
     return ["run", record.job, "--on", record.target, *settings]
 
 
-def _lineage(store: FileStore, rows: Sequence[RunRow]) -> Iterator[Section]:
-    for row in rows:
-        before, after = lineage(store, row.run_id)
-        known = {one.run_id: one for name in (*before, *after) for one in store.rows(run_id=name)} | {row.run_id: row}
-        if grids := [*lineage_grid(row, before, after, known, headlines(store, known.values()))]:
-            yield Section("lineage", "Lineage", grids)
+def _lineage(store: FileStore, row: RunRow) -> Iterator[Section]:
+    before, after = lineage(store, row.run_id)
+    known = {one.run_id: one for name in (*before, *after) for one in store.rows(run_id=name)} | {row.run_id: row}
+    if grids := [*lineage_grid(row, before, after, known, headlines(store, known.values()))]:
+        yield Section("lineage", "Lineage", grids)
 
 
 def _numbers(shown: Shown) -> Iterator[Section]:
@@ -352,13 +312,3 @@ def _ends(shown: Shown) -> list[tuple[str, str]]:
     """The last lines of the logs of the steps that stopped the run, by step."""
     ends = [(step.id, log_end(shown.folder, step.log)) for step in failed_steps(shown.record)]
     return [(step, "\n".join(lines)) for step, lines in ends if lines]
-
-
-def _event(name: str, data: dict[str, Any], event_id: int | None = None) -> str:
-    """One server-sent event; JSON has no line feeds outside its strings' escapes."""
-    head = f"id: {event_id}\n" if event_id is not None else ""
-    return f"{head}event: {name}\ndata: {json.dumps(data)}\n\n"
-
-
-def _stream(events: AsyncIterator[str]) -> StreamingResponse:
-    return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})

@@ -144,7 +144,7 @@ def application(backend: Backend, access: Access, sections: Sequence[Section]) -
         try:
             yield
         finally:
-            await site.logs.stop()
+            site.logs.closing = True
             await site.live.stop()
 
     routes = [Route("/static/{name}", _static)]

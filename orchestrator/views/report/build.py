@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 
 def run_part(shown: Shown) -> RunPart:
     return RunPart(
-        record=shown.record,
-        machine=tuple(_machine(shown)),
-        gpu=gpu_of(shown) or NO_GPU,
-        telemetry=load_telemetry(shown.folder),
-        ceilings=_ceilings(shown),
+        record=shown.record, machine=tuple(_machine(shown)), gpu=gpu_of(shown) or NO_GPU,
+        telemetry=load_telemetry(shown.folder), ceilings=_ceilings(shown),
         problems=tuple(clean(p, 300) for p in shown.documents.problems),
-    )
+    )  # fmt: skip
 
 
 def _machine(shown: Shown) -> Iterator[tuple[str, str]]:
@@ -48,16 +45,12 @@ def _machine(shown: Shown) -> Iterator[tuple[str, str]]:
         host = {**host, **{k: v for k, v in document.content.items() if k in ("gpu", "cuda", "ncu", "torch", "cpu")}}
     clocks, memory = number(part(host, "gpu", "clocks", "max_sm_mhz")), number(part(host, "gpu", "memory_mb"))
     facts = {
-        "GPU": part(host, "gpu", "name"),
-        "compute capability": part(host, "gpu", "compute_capability"),
+        "GPU": part(host, "gpu", "name"), "compute capability": part(host, "gpu", "compute_capability"),
         "GPU memory": f"{memory / 1024:.0f} GiB" if memory else None,
-        "largest SM clock": f"{clocks:.0f} MHz" if clocks else None,
-        "driver": part(host, "gpu", "driver"),
-        "CUDA": part(host, "cuda", "version"),
-        "Nsight Compute": part(host, "ncu", "version"),
-        "PyTorch": part(host, "torch", "version"),
-        "CPU": part(host, "cpu", "model"),
-    }
+        "largest SM clock": f"{clocks:.0f} MHz" if clocks else None, "driver": part(host, "gpu", "driver"),
+        "CUDA": part(host, "cuda", "version"), "Nsight Compute": part(host, "ncu", "version"),
+        "PyTorch": part(host, "torch", "version"), "CPU": part(host, "cpu", "model"),
+    }  # fmt: skip
     yield from ((name, clean(value, 80)) for name, value in facts.items() if isinstance(value, str) and value)
 
 
@@ -113,25 +106,16 @@ def _row(document: Document, timing: Timing, entry: dict[str, Any], peers: Peers
         named = str(content["label"])
     letter, step = part(entry, "grade", "letter"), part(entry, "grade", "next_step")
     return Row(
-        run="",
-        machine=gpu or clean(content.get("device") or "", 60) or NO_GPU,
-        document=document.path,
-        name=clean(timing.name, 80),
-        label=clean(named if ours else _backend_label(timing), 60),
-        case=clean(timing.case if timing.variant else "", 60),
-        mode=clean(timing.mode, 20),
-        unit=clean(timing.unit, 8),
-        is_reference=timing.is_reference,
-        stats=timing.stats,
+        run="", machine=gpu or clean(content.get("device") or "", 60) or NO_GPU, document=document.path,
+        name=clean(timing.name, 80), label=clean(named if ours else _backend_label(timing), 60),
+        case=clean(timing.case if timing.variant else "", 60), mode=clean(timing.mode, 20), unit=clean(timing.unit, 8),
+        is_reference=timing.is_reference, stats=timing.stats,
         samples=tuple(v for s in listed(entry.get("samples"))[:100_000] if (v := number(s)) is not None),
-        shape=timing.shape,
-        against=_against(timing, peers),
-        roofline_pct=number(part(entry, "roofline", "pct")),
+        shape=timing.shape, against=_against(timing, peers), roofline_pct=number(part(entry, "roofline", "pct")),
         roofline_bound=clean(bound, 20) if isinstance(bound := part(entry, "roofline", "bound"), str) else None,
-        tflops=number(part(entry, "roofline", "tflops")),
-        error=clean(timing.error, 200),
+        tflops=number(part(entry, "roofline", "tflops")), error=clean(timing.error, 200),
         grade=Grade(clean(letter, 8), clean(step or "", 200)) if ours and isinstance(letter, str) else None,
-    )
+    )  # fmt: skip
 
 
 def _against(timing: Timing, peers: Peers) -> dict[str, Ratio]:

@@ -11,7 +11,7 @@ from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.tuning import Control, Value
 from orchestrator.views.blocks import Chart
-from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
+from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour, layer, nominal, numeric, scaled
 from orchestrator.views.report.machine_charts import rooflines, stalls, telemetry
 from orchestrator.views.report.model import Report, Row, Table
 from orchestrator.views.report.shapes import heat_maps
@@ -29,21 +29,14 @@ def best_so_far(tuned: Tuned) -> Chart | None:
         return None
     data = [point for name, curve in curves for point in _points(name, curve)]
     names = [name for name, _ in curves]
-    spec: Spec = {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "data": {"values": data},
-        "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
-        "encoding": {
-            "x": {"field": "trial", "type": "quantitative", "title": "trials", "axis": {"tickMinStep": 1}},
-            "y": {"field": "best", "type": "quantitative", "title": "best time / default's time",
-                  "scale": {"zero": False}},
-            "color": {"field": "name", "type": "nominal", "title": None,
-                      "scale": {"domain": names, "range": [colour(s) for s in SERIES[: len(names)]]},
-                      "legend": {"orient": "top"}},
-            "strokeDash": {"field": "name", "type": "nominal", "title": None, "legend": None,
-                           "scale": {"domain": names, "range": [[1, 0], [6, 4], [2, 3]][: len(names)]}},
-        },
+    spec = {
+        "width": WIDTH, "height": HEIGHT,
+        **layer(data, "line", {
+            "x": numeric("trial", "trials", axis={"tickMinStep": 1}),
+            "y": numeric("best", "best time / default's time", scale={"zero": False}),
+            "color": scaled("name", names, map(colour, SERIES[: len(names)]), legend={"orient": "top"}),
+            "strokeDash": scaled("name", names, [[1, 0], [6, 4], [2, 3]][: len(names)]),
+        }, interpolate="step-after", strokeWidth=2),
     }  # fmt: skip
     longest = max(len(curve.curve) for _, curve in curves)
     marks = [*(m for m in _MARKS if m < longest), longest]
@@ -101,23 +94,14 @@ def parallel(tuned: Tuned) -> Chart | None:
         for n in axes for i, value in enumerate(values[n]) if len(values[n]) <= MAX_VALUES
     ]  # fmt: skip
     words += [{"axis": time, "at": at, "word": f"{v:.3f}"} for at, v in ((0, kept[0].value), (1, kept[-1].value))]
-    x: Spec = {"field": "axis", "type": "nominal", "sort": [*names.values(), time], "title": None,
-               "axis": {"labelAngle": -30, "grid": True, "domain": False}}  # fmt: skip
-    y: Spec = {"field": "at", "type": "quantitative", "axis": None}
-    hue = {"field": "best", "type": "nominal", "legend": None, "sort": None,
-           "scale": {"domain": [False, True], "range": [colour("soft"), colour("series2")]}}  # fmt: skip
-    bold = {"field": "best", "type": "nominal", "legend": None, "scale": {"domain": [False, True], "range": [0.1, 1]}}
-    spec: Spec = {
-        "width": WIDTH,
-        "height": 260,
-        "layer": [
-            {"data": {"values": data}, "mark": {"type": "line", "strokeWidth": 1.4},
-             "encoding": {"x": x, "y": y, "detail": {"field": "trial"}, "color": hue, "opacity": bold,
-                          "description": {"field": "said"}}},
-            {"data": {"values": words}, "mark": {"type": "text", "align": "left", "dx": 4, "dy": -7, "aria": False},
-             "encoding": {"x": x, "y": y, "text": {"field": "word"}}},
-        ],
-    }  # fmt: skip
+    x = nominal("axis", sort=[*names.values(), time], axis={"labelAngle": -30, "grid": True, "domain": False})
+    y = numeric("at", axis=None)
+    hue = scaled("best", [False, True], [colour("soft"), colour("series2")])
+    lines = {"x": x, "y": y, "detail": {"field": "trial"}, "color": hue,
+             "opacity": scaled("best", [False, True], [0.1, 1])}  # fmt: skip
+    labels = {"x": x, "y": y, "text": {"field": "word"}}
+    layers = [layer(data, "line", lines, strokeWidth=1.4), layer(words, "text", labels, align="left", dx=4, dy=-7)]
+    spec = {"width": WIDTH, "height": 260, "layer": layers}
     rows = tuple(
         (str(t.trial), f"{t.value:.4f}", *(clean(t.params.get(name, ""), 16) for name in axes)) for t in ranked[:BEST]
     )
@@ -152,28 +136,18 @@ def spread(table: Table) -> Chart | None:
     low, high = min(e[0] for e in ends), max(e[1] for e in ends)
     width = (high - low) / MAX_BINS or 0.01
     data = [cell for name, values in deviations.items() for cell in _bins(name, values, low, width)]
-    spec: Spec = {
-        "width": WIDTH,
-        "height": {"step": 22},
-        "data": {"values": data},
-        "mark": {"type": "rect", "color": colour("series1")},
-        "encoding": {
-            "y": {"field": "name", "type": "nominal", "sort": None, "title": None},
-            "x": {"field": "from", "type": "quantitative", "title": "deviation from the timing's own median, percent",
-                  "scale": {"nice": False}},
-            "x2": {"field": "to"},
-            "opacity": {"field": "share", "type": "quantitative", "scale": {"type": "sqrt", "range": [0.12, 1]},
-                        "legend": {"title": "percent of samples", "orient": "top", "format": ".0f"}},
-            "description": {"field": "said"},
-        },
+    deviation = "deviation from the timing's own median, percent"
+    shade = {"type": "sqrt", "range": [0.12, 1]}
+    spec = {
+        "width": WIDTH, "height": {"step": 22},
+        **layer(data, "rect", {
+            "y": nominal("name"), "x": numeric("from", deviation, scale={"nice": False}), "x2": {"field": "to"},
+            "opacity": numeric("share", scale=shade,
+                               legend={"title": "percent of samples", "orient": "top", "format": ".0f"}),
+        }, color=colour("series1")),
     }  # fmt: skip
     cells = tuple(
-        (
-            name,
-            str(len(values)),
-            *(f"{quantile(values, q):+.2f} %" for q in (0.01, 0.1, 0.9, 0.99)),
-            f"{values[-1]:+.2f} %",
-        )
+        (name, str(len(values)), *(f"{quantile(values, q):+.2f} %" for q in (0.01, 0.1, 0.9, 0.99, 1)))
         for name, values in deviations.items()
     )
     caption = (

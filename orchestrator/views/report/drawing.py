@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -45,6 +46,28 @@ _ATTRIBUTES = frozenset({
 def colour(role: str) -> str:
     """What a specification says for ``role``; replaced when the picture is made."""
     return f"@{role}@"
+
+
+def numeric(name: str, title: str | None = None, **options: Any) -> Spec:
+    """The numbers of the field ``name``."""
+    return {"field": name, "type": "quantitative", "title": title, **options}
+
+
+def nominal(name: str, **options: Any) -> Spec:
+    """The words of the field ``name``, in the order of the data."""
+    return {"field": name, "type": "nominal", "sort": None, "title": None, **options}
+
+
+def scaled(name: str, domain: Iterable[Any], values: Iterable[Any], **options: Any) -> Spec:
+    """A colour, opacity or dash for each word of ``domain``; no legend unless ``options`` has one."""
+    return nominal(name, **{"legend": None, "scale": {"domain": [*domain], "range": [*values]}, **options})
+
+
+def layer(values: Sequence[Spec], mark: str, encoding: Spec, **options: Any) -> Spec:
+    """Marks for ``values``. A text ``said`` of a value is its mark's tooltip."""
+    said = {"description": {"field": "said"}} if values and "said" in values[0] else {}
+    drawn = {"type": mark, **({} if said else {"aria": False}), **options}
+    return {"data": {"values": [*values]}, "mark": drawn, "encoding": {**encoding, **said}}
 
 
 def inline_svg(spec: Spec) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from orchestrator.base.clock import epoch
 from orchestrator.base.sanitize import clean
 from orchestrator.results.telemetry import Sample
 from orchestrator.views.blocks import Chart
-from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour
+from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour, layer, nominal, numeric, scaled
 from orchestrator.views.report.model import Profiled, Report, Row, RunPart
 
 Line = tuple[tuple[float, float], tuple[float, float]]
@@ -76,32 +77,22 @@ def _spec(rows: list[Row], compute: float, rates: dict[str, float]) -> Spec:
         if rate > 0 and 1000 * compute / rate > left:
             roofs[name] = ((left, left * rate / 1000), (1000 * compute / rate, compute))
     low, high = min(*(tflops(r) for r in shown), *(ends[0][1] for ends in roofs.values())) / 2, compute * 1.8
-    x: Spec = {
-        "field": "x", "type": "quantitative", "title": "arithmetic intensity, FLOP per byte of Q, K, V and O",
-        "scale": {"type": "log", "domain": [left, right], "nice": False},
-        "axis": {"values": _round_values(left, right, (1, 2, 5)), "format": "~r"},
-    }  # fmt: skip
-    y: Spec = {
-        "field": "y", "type": "quantitative", "title": "TFLOP/s",
-        "scale": {"type": "log", "domain": [low, high], "nice": False},
-        "axis": {"values": _round_values(low, high, (1, 3)), "format": "~r"},
-    }  # fmt: skip
+    scale = {"type": "log", "nice": False}
+    x = numeric("x", "arithmetic intensity, FLOP per byte of Q, K, V and O", scale={**scale, "domain": [left, right]},
+                axis={"values": _round_values(left, right, (1, 2, 5)), "format": "~r"})  # fmt: skip
+    y = numeric("y", "TFLOP/s", scale={**scale, "domain": [low, high]},
+                axis={"values": _round_values(low, high, (1, 3)), "format": "~r"})  # fmt: skip
     return {"width": WIDTH, "height": 360, "layer": [*_roofs(roofs, x, y, compute), _marks(shown, names, x, y)]}
 
 
-def _roofs(roofs: dict[str, Line], x: Spec, y: Spec, compute: float) -> list[Spec]:
-    line = {"type": "line", "color": colour("soft"), "strokeWidth": 1.5, "aria": False}
-    layers: list[Spec] = []
+def _roofs(roofs: dict[str, Line], x: Spec, y: Spec, compute: float) -> Iterator[Spec]:
     for name, ends in roofs.items():
         level = ends[0][1] == compute
         beside = {"baseline": "bottom", "dy": -3} if level else {"baseline": "top", "dx": 10, "dy": 1}
-        label = {"type": "text", "align": "left", "color": colour("soft"), "aria": False, **beside}
         start = {"x": ends[0][0] * 1.15, "y": ends[0][1] * (1 if level else 1.15)}
-        layers += [
-            {"data": {"values": [{"x": a, "y": b} for a, b in ends]}, "mark": line, "encoding": {"x": x, "y": y}},
-            {"data": {"values": [start]}, "mark": {**label, "text": name}, "encoding": {"x": x, "y": y}},
-        ]
-    return layers
+        at, soft = {"x": x, "y": y}, colour("soft")
+        yield layer([{"x": a, "y": b} for a, b in ends], "line", at, color=soft, strokeWidth=1.5)
+        yield layer([start], "text", at, align="left", color=soft, text=name, **beside)
 
 
 def _marks(rows: list[Row], names: list[str], x: Spec, y: Spec) -> Spec:
@@ -111,18 +102,9 @@ def _marks(rows: list[Row], names: list[str], x: Spec, y: Spec) -> Spec:
         for r in rows
     ]  # fmt: skip
     colours = [colour(s) for s in (*SERIES[: len(names)], SERIES[-1])]
-    return {
-        "data": {"values": points},
-        "mark": {"type": "point", "size": 70, "opacity": 0.95, "strokeWidth": 2},
-        "encoding": {
-            "x": x,
-            "y": y,
-            "color": {"field": "kernel", "type": "nominal", "title": "kernel", "sort": None,
-                      "scale": {"domain": [*names, "SDPA"], "range": colours}},
-            "shape": {"field": "shape", "type": "nominal", "title": "shape", "sort": None},
-            "description": {"field": "said"},
-        },
-    }  # fmt: skip
+    hue = scaled("kernel", [*names, "SDPA"], colours, title="kernel", legend={})
+    marks = {"x": x, "y": y, "color": hue, "shape": nominal("shape", title="shape")}
+    return layer(points, "point", marks, size=70, opacity=0.95, strokeWidth=2)
 
 
 def _round_values(low: float, high: float, steps: tuple[int, ...]) -> list[float]:
@@ -157,21 +139,14 @@ def stalls(profiles: tuple[Profiled, ...]) -> Chart | None:
         ]  # fmt: skip
         cells.append((name, *(f"{s:.0f} %" for s in shares.values())))
     domain = [r.replace("_", " ") for r in (*named, "other")]
-    spec: Spec = {
-        "width": WIDTH,
-        "height": {"step": 24},
-        "data": {"values": data},
-        "mark": {"type": "bar", "stroke": colour("paper"), "strokeWidth": 1},
-        "encoding": {
-            "y": {"field": "name", "type": "nominal", "sort": None, "title": None},
-            "x": {"field": "share", "type": "quantitative", "title": "percent of warp time",
-                  "scale": {"domain": [0, 100]}},
-            "color": {"field": "reason", "type": "nominal", "title": None, "sort": None,
-                      "scale": {"domain": domain, "range": [colour(s) for s in (*SERIES[: len(named)], SERIES[-1])]},
-                      "legend": {"orient": "top", "columns": 4}},
+    colours = [colour(s) for s in (*SERIES[: len(named)], SERIES[-1])]
+    spec = {
+        "width": WIDTH, "height": {"step": 24},
+        **layer(data, "bar", {
+            "y": nominal("name"), "x": numeric("share", "percent of warp time", scale={"domain": [0, 100]}),
+            "color": scaled("reason", domain, colours, legend={"orient": "top", "columns": 4}),
             "order": {"field": "order"},
-            "description": {"field": "said"},
-        },
+        }, stroke=colour("paper"), strokeWidth=1),
     }  # fmt: skip
     caption = "Why warps wait: Nsight Compute's stall reasons as shares of their sum."
     return Chart("stalls", "Stalls", caption, spec, ("", *domain), tuple(cells))
@@ -237,32 +212,24 @@ def _points(samples: tuple[Sample, ...], key: str, origin: float) -> list[Spec]:
 
 def _steps(bands: list[Spec], end: float) -> Spec:
     """A bar for each step."""
-    x = {"field": "from", "type": "quantitative", "title": None, "scale": {"domain": [0, end], "nice": False},
-         "axis": {"labels": False, "grid": False, "tickCount": 10}}  # fmt: skip
-    y = {"field": "step", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 110, "ticks": False}}
-    return {
-        "width": WIDTH, "height": {"step": 16}, "data": {"values": bands},
-        "mark": {"type": "bar", "color": colour("series1")},
-        "encoding": {"x": x, "x2": {"field": "to"}, "y": y, "description": {"field": "said"}},
-    }  # fmt: skip
+    x = numeric("from", scale={"domain": [0, end], "nice": False},
+                axis={"labels": False, "grid": False, "tickCount": 10})  # fmt: skip
+    y = nominal("step", axis={"labelLimit": 110, "ticks": False})
+    marks = layer(bands, "bar", {"x": x, "x2": {"field": "to"}, "y": y}, color=colour("series1"))
+    return {"width": WIDTH, "height": {"step": 16}, **marks}
 
 
 def _panel(data: list[Spec], said: str, from_zero: bool, axis: Spec, bands: list[Spec]) -> Spec:
-    x = {"field": "t", "type": "quantitative", **axis}
-    y = {"field": "v", "type": "quantitative", "title": said, "scale": {"zero": from_zero, "nice": True},
-         "axis": {"tickCount": 3, "titleFontSize": 11}}  # fmt: skip
-    shade = {"field": "shade", "type": "nominal", "legend": None, "scale": {"domain": [0, 1], "range": [1, 0.35]}}
-    line = {"type": "line", "color": colour("series1"), "strokeWidth": 1.3, "aria": False}
-    dot = {"type": "point", "filled": True, "size": 14, "color": colour("alarm"), "aria": False}
-    layers: list[Spec] = [
-        {"data": {"values": bands}, "mark": {"type": "rect", "color": colour("band")},
-         "encoding": {"x": {**x, "field": "from"}, "x2": {"field": "to"}, "opacity": shade,
-                      "description": {"field": "said"}}},
-        {"data": {"values": data}, "mark": line, "encoding": {"x": x, "y": y}},
-        {"data": {"values": [d for d in data if d["slow"]]}, "mark": dot, "encoding": {"x": x, "y": y}},
-    ]  # fmt: skip
-    drawn = [layer for layer in layers if layer["data"]["values"]]
-    return {"width": WIDTH, "height": 64, "layer": drawn}
+    y = numeric("v", said, scale={"zero": from_zero, "nice": True}, axis={"tickCount": 3, "titleFontSize": 11})
+    at = {"x": numeric("t", **axis), "y": y}
+    during = {"x": numeric("from", **axis), "x2": {"field": "to"}, "opacity": scaled("shade", [0, 1], [1, 0.35])}
+    slow = [d for d in data if d["slow"]]
+    layers = [
+        layer(bands, "rect", during, color=colour("band")),
+        layer(data, "line", at, color=colour("series1"), strokeWidth=1.3),
+        layer(slow, "point", at, filled=True, size=14, color=colour("alarm")),
+    ]
+    return {"width": WIDTH, "height": 64, "layer": [one for one in layers if one["data"]["values"]]}
 
 
 def _range(values: list[float]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.base.clock import epoch
 from orchestrator.results.levers import Finding
 from orchestrator.results.records import RunRecord
 from orchestrator.results.telemetry import Series
@@ -157,11 +156,6 @@ class RunPart:
     @property
     def run_id(self) -> str:
         return self.record.run_id
-
-    @property
-    def seconds(self) -> float | None:
-        began, ended = epoch(self.record.started or self.record.created), epoch(self.record.finished)
-        return None if began is None or ended is None else max(0.0, ended - began)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "verdict": list(words.verdict(report)),
         "runs": [
-            {**pick(run, "run_id gpu seconds"), **pick(run.record.cost, "usd emulated"), "status": run.record.status,
+            {**pick(run, "run_id gpu"), **pick(run.record, "seconds status"), **pick(run.record.cost, "usd emulated"),
              "job": clean(run.record.job, 60), "target": clean(run.record.target, 40), "machine": dict(run.machine),
              "cost": [line.model_dump() for line in run.record.cost.breakdown], "problems": list(run.problems)}
             for run in report.runs
@@ -70,11 +70,8 @@ def document(report: Report) -> dict[str, Any]:
 def _finding(shape: str, finding: Finding) -> dict[str, Any]:
     facts = [{"name": name, "value": value, "threshold": threshold} for name, value, threshold in finding.facts]
     return {
-        **pick(finding, "rule bottleneck lever"),
-        "shape": shape,
-        "impact": round(finding.impact, 1),
-        "facts": facts,
-    }
+        **pick(finding, "rule bottleneck lever"), "shape": shape, "impact": round(finding.impact, 1), "facts": facts,
+    }  # fmt: skip
 
 
 def _tuning(one: Tuned) -> dict[str, Any]:
@@ -98,13 +95,11 @@ def _ratio(ratio: Ratio | None) -> dict[str, float | None] | None:
 
 def _row(row: Row) -> dict[str, Any]:
     return {
-        "run_id": row.run,
-        **pick(row, "label stats status roofline_pct roofline_bound"),
-        "reference": row.is_reference,
+        "run_id": row.run, **pick(row, "label stats status roofline_pct roofline_bound"), "reference": row.is_reference,
         "speedup": {against: _speedup(ratio) for against, ratio in row.against.items()},
         "max_err": row.correctness.max_err if row.correctness else None,
         "grade": row.grade.letter if row.grade else None,
-    }
+    }  # fmt: skip
 
 
 def _speedup(ratio: Ratio) -> dict[str, float | bool | None]:
@@ -138,21 +133,13 @@ def manifest(record: RunRecord, folder: Path, settings: Mapping[str, str], more:
     import yaml
 
     content = {
-        "schema_version": 1,
-        "run_id": record.run_id,
-        "job": record.job,
-        "title": record.title,
-        "target": record.target,
-        "status": record.status,
-        "started": record.started,
-        "finished": record.finished,
-        "source": record.source.model_dump(mode="json"),
-        "settings": dict(settings),
-        "host": _plain(record.host),
+        "schema_version": 1, "run_id": record.run_id, "job": record.job, "title": record.title, "target": record.target,
+        "status": record.status, "started": record.started, "finished": record.finished,
+        "source": record.source.model_dump(mode="json"), "settings": dict(settings), "host": _plain(record.host),
         "steps": [{"id": s.id, "status": s.status, "seconds": round(s.duration_s, 1)} for s in record.steps],
         "cost_usd": record.cost.usd,
         "files": sorted([*_artifacts(folder), *map(_entry, more, more.values())], key=lambda e: str(e["path"])),
-    }
+    }  # fmt: skip
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
     return text.encode()
 

@@ -72,25 +72,18 @@ def _measured(
     return Measured(
         tensor_pct=metrics.get("tensor_active_pct"),
         wants_tensor=part(document.content, "targets", "tensor_active_pct") is not None,
-        sm_pct=metrics.get("sm_throughput_pct"),
-        dram_pct=metrics.get("dram_throughput_pct"),
-        l2_hit_pct=metrics.get("l2_hit_pct"),
-        occupancy_pct=metrics.get("occupancy_pct"),
+        sm_pct=metrics.get("sm_throughput_pct"), dram_pct=metrics.get("dram_throughput_pct"),
+        l2_hit_pct=metrics.get("l2_hit_pct"), occupancy_pct=metrics.get("occupancy_pct"),
         theoretical_occupancy_pct=metrics.get("theoretical_occupancy_pct"),
-        warps_per_sm=WARPS_PER_SM.get(capability, 64) if capability else None,
-        registers=metrics.get("registers"),
-        smem_bytes=None if dynamic is None else static + dynamic,
-        threads=_product(kernel.get("block")),
+        warps_per_sm=WARPS_PER_SM.get(capability, 64) if capability else None, registers=metrics.get("registers"),
+        smem_bytes=None if dynamic is None else static + dynamic, threads=_product(kernel.get("block")),
         blocks=_product(kernel.get("grid")),
         sms=number(document.content.get("sms")) or number(part(benchmark, "environment", "peaks", "sms")),
-        stalls=stalls,
-        p50_us=number(part(timed, "stats", "p50")),
+        stalls=stalls, p50_us=number(part(timed, "stats", "p50")),
         launch_floor_us=number(part(timed, "roofline", "floors_us", "launch")),
-        roofline_pct=number(part(timed, "roofline", "pct")),
-        roofline_bound=bound if isinstance(bound, str) else None,
-        spill_bytes=spilled,
-        stack_bytes=stack,
-    )
+        roofline_pct=number(part(timed, "roofline", "pct")), roofline_bound=bound if isinstance(bound, str) else None,
+        spill_bytes=spilled, stack_bytes=stack,
+    )  # fmt: skip
 
 
 def _local_memory(shown: Shown, variant: str, capability: str) -> tuple[float | None, float | None]:

@@ -152,12 +152,10 @@ def timings(table: Table, report: Report) -> Grid:
         name for name in lines[0] if name in ("kernel", "status") or any(map(plain, (one[name] for one in lines)))
     ]
     return Grid(
-        tuple(columns),
-        tuple(tuple(line[name] for name in columns) for line in lines),
-        f"Times{words.on(table, report)}",
-        numbers=tuple(range(1, len(columns) - 1)),
+        tuple(columns), tuple(tuple(line[name] for name in columns) for line in lines),
+        f"Times{words.on(table, report)}", numbers=tuple(range(1, len(columns) - 1)),
         references=tuple(i for i, row in enumerate(table.rows) if row.is_reference),
-    )
+    )  # fmt: skip
 
 
 def _timing(row: Row, table: Table) -> dict[str, str | Cell]:

@@ -18,7 +18,7 @@ from orchestrator.runs.progress import Goal, Progress
 from orchestrator.runs.services import Services
 from orchestrator.views.blocks import Block, Cell, Findings, Grid, Heading, Text, markdown_page
 from orchestrator.views.blocks import markdown as as_markdown
-from orchestrator.views.figures import duration, usd
+from orchestrator.views.figures import commit_text, duration, minute, usd
 from orchestrator.views.report.build import build
 from orchestrator.views.report.words import Levers
 from orchestrator.views.report.words import levers as levers_of
@@ -131,17 +131,12 @@ def session_report(services: Services, record: SessionRecord, progress: Progress
     uncollected = tuple(run_id for run_id in record.runs if run_id not in here)
     gaps = [(phase.name, goal) for phase in (progress.phases if progress else ()) for goal in phase.open_goals]
     return SessionReport(
-        record=record,
-        runs=tuple(_ran(row, heads.get(row.run_id)) for row in rows),
-        uncollected=uncollected,
-        best=best,
-        failed=failed,
-        costs=tuple(sorted(costs.values(), key=lambda one: -one.usd)),
+        record=record, runs=tuple(_ran(row, heads.get(row.run_id)) for row in rows), uncollected=uncollected, best=best,
+        failed=failed, costs=tuple(sorted(costs.values(), key=lambda one: -one.usd)),
         emulated=any(line.emulated for line in entries),
-        gaps=tuple((name, goal) for name, goal in gaps if goal.met is False),
-        levers=tuple(_levers(services, rows)),
+        gaps=tuple((name, goal) for name, goal in gaps if goal.met is False), levers=tuple(_levers(services, rows)),
         next=tuple(_next(record, rows, best, failed, uncollected, progress is not None))[:MOST_COMMANDS],
-    )
+    )  # fmt: skip
 
 
 def report_of(workspace: Workspace, services: Services, record: SessionRecord) -> SessionReport:
@@ -238,7 +233,7 @@ def blocks(report: SessionReport) -> Iterator[Block]:
         yield Grid(
             ("run", "job", "status", "result", "duration", "cost", "commit"),
             tuple((Cell(r.run_id), r.job, Cell(r.status, kind="status"), f"{r.figure} {r.against}".strip(),
-                   duration(r.seconds), usd(r.usd), r.commit[:9] + (" + changes" if r.dirty else ""))
+                   duration(r.seconds), usd(r.usd), commit_text(r.commit, dirty=r.dirty))
                   for r in report.runs),
             "Runs, the oldest first", numbers=(4, 5),
         )  # fmt: skip
@@ -273,7 +268,7 @@ def _summary(report: SessionReport) -> str:
     counts = [(status, sum(r.status == status for r in report.runs)) for status in dict.fromkeys(
         r.status for r in report.runs)]  # fmt: skip
     ran = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts) or "no run collected"
-    times = [(iso(moment) or "")[:16].replace("T", " ") for moment in (record.created, record.ended)]
+    times = [minute(iso(moment)) for moment in (record.created, record.ended)]
     money = f"{usd(record.usd)} of {usd(record.budget_usd)}" + (" (emulated)" if report.emulated else "")
     until = "until now" if record.how == "open" else f"to {times[1]} UTC"
     more = f"; {len(report.uncollected)} not collected" if report.uncollected else ""

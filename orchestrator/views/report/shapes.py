@@ -9,7 +9,7 @@ from dataclasses import replace
 from orchestrator.base.errors import plural
 from orchestrator.views.blocks import Cell, Chart, Grid
 from orchestrator.views.figures import microseconds, significant, unit_name
-from orchestrator.views.report.drawing import WIDTH, Spec, colour
+from orchestrator.views.report.drawing import WIDTH, Spec, colour, layer, nominal, numeric, scaled
 from orchestrator.views.report.model import Report, Row, Table
 
 #: Kernels and shapes of one picture or table.
@@ -111,7 +111,8 @@ def heat_maps(report: Report) -> Iterator[Chart]:
 
 def _heat_map(tables: Sequence[Table], kernels: Sequence[str], name: str, report: Report) -> Chart:
     referenced = any(row.against.get("best") for table in tables for row in table.ours)
-    data, lines = [], []
+    data: list[Spec] = []
+    lines = []
     for kernel in kernels:
         texts = []
         for table, row in zip(tables, _times(tables, kernel), strict=True):
@@ -130,23 +131,14 @@ def _heat_map(tables: Sequence[Table], kernels: Sequence[str], name: str, report
     caption = (
         f"How many times as fast as {what}: green is above 1, orange below 1; a stronger colour is further from 1."
     )
-    x = {"field": "shape", "type": "nominal", "sort": shapes, "title": None,
-         "axis": {"orient": "top", "labelAngle": -35 if len(shapes) > 5 else 0, "domain": False,
-                  "ticks": False}}  # fmt: skip
-    y = {"field": "kernel", "type": "nominal", "sort": list(kernels), "title": None,
-         "axis": {"domain": False, "ticks": False}}  # fmt: skip
-    hue = {"field": "better", "type": "nominal", "legend": None,
-           "scale": {"domain": [True, False], "range": [colour("series3"), colour("series2")]}}  # fmt: skip
-    spec: Spec = {
-        "width": WIDTH, "height": {"step": 30}, "data": {"values": data},
-        "layer": [
-            {"mark": {"type": "rect"},
-             "encoding": {"x": x, "y": y, "color": hue, "description": {"field": "said"},
-                          "opacity": {"field": "strength", "type": "quantitative", "legend": None,
-                                      "scale": {"domain": [0, 1], "range": [0.12, 0.6]}}}},
-            {"mark": {"type": "text", "aria": False}, "encoding": {"x": x, "y": y, "text": {"field": "text"}}},
-        ],
-    }  # fmt: skip
+    plain = {"domain": False, "ticks": False}
+    x = nominal("shape", sort=shapes, axis={**plain, "orient": "top", "labelAngle": -35 if len(shapes) > 5 else 0})
+    y = nominal("kernel", sort=[*kernels], axis=plain)
+    strength = {"domain": [0, 1], "range": [0.12, 0.6]}
+    cells = {"x": x, "y": y, "color": scaled("better", [True, False], [colour("series3"), colour("series2")]),
+             "opacity": numeric("strength", legend=None, scale=strength)}  # fmt: skip
+    labels = layer(data, "text", {"x": x, "y": y, "text": {"field": "text"}}, aria=False)
+    spec = {"width": WIDTH, "height": {"step": 30}, "layer": [layer(data, "rect", cells), labels]}
     title = f"Shapes{f', {where}' if where else ''}"
     return Chart(name, title, caption, spec, ("kernel", *shapes), tuple(lines))
 

@@ -67,15 +67,12 @@ def read(content: dict[str, Any], run: str = "") -> Tuned:
     result, title = tune_result.read(content), content.get("title")
     controls = tuple(_controls(result))
     return Tuned(
-        run=run,
-        label=clean(f"{result.name} ({title})" if title else result.name, 100),
-        machine=clean(result.gpu or "unknown machine", 60),
-        result=result,
-        facts=tuple(_facts(result)),
+        run=run, label=clean(f"{result.name} ({title})" if title else result.name, 100),
+        machine=clean(result.gpu or "unknown machine", 60), result=result, facts=tuple(_facts(result)),
         controls=Grid(_CONTROLS, controls, f"Search{' and control, at the same budget' * (len(controls) > 1)}"),
         elites=_elites(result),
         reasons=Grid(("state", "trials", "reason"), tuple(_reasons(result)), "Trials that failed"),
-    )
+    )  # fmt: skip
 
 
 def blocks(one: Tuned) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.levers import Finding
 from orchestrator.results.records import GateRecord, StepRecord
 from orchestrator.results.timings import Ratio, shape_text
-from orchestrator.views.figures import against, duration, interval, microseconds, unit_name
+from orchestrator.views.figures import against, commit_text, duration, interval, microseconds, minute, unit_name
 from orchestrator.views.report import shapes
 from orchestrator.views.report.model import NO_GPU, Profiled, Report, RunPart, Table
 from orchestrator.views.tables.compare import answer
@@ -122,14 +122,14 @@ def run_facts(run: RunPart) -> list[tuple[str, str]]:
     price = f"${cost.usd:.2f} at ${cost.usd_per_hour:.2f} an hour" if cost.usd else ""
     if price and cost.emulated:
         price = f"would have been {price}; emulated, nothing was spent"
-    job, commit = clean(record.job, 60), clean((record.source.git_commit or "")[:12])
-    started = clean((record.started or record.created)[:16]).replace("T", " ")
+    job, source = clean(record.job, 60), record.source
     facts = [
         ("run", run.run_id), ("job", f"{job}: {clean(record.title, 200)}" if record.title else job),
-        ("target", clean(record.target, 40)), ("status", record.status), ("started", f"{started} UTC"),
-        ("duration", duration(run.seconds) if run.seconds is not None else ""), ("cost", price),
-        ("commit", commit + (" + changes" if record.source.dirty else "")),
-        ("source tree", clean(record.source.tree_sha256[:12])), *run.machine,
+        ("target", clean(record.target, 40)), ("status", record.status),
+        ("started", f"{minute(record.started or record.created)} UTC"),
+        ("duration", duration(run.record.seconds) if run.record.seconds is not None else ""), ("cost", price),
+        ("commit", commit_text(source.git_commit, dirty=source.dirty)), ("source tree", clean(source.tree_sha256[:12])),
+        *run.machine,
     ]  # fmt: skip
     return [(name, value) for name, value in facts if value]
 

@@ -22,11 +22,9 @@ MAX_NAMES = 3
 NULL_TOLERANCE = 0.1
 _STATS, _PERCENTILES = ("n", "p50", "p90", "p99", "min", "mean"), ("p50", "p90", "p99")
 _MODES = {
-    "hot": "hot: warm caches",
-    "cold": "cold: out of L2",
-    "eager": "eager: one call from Python",
+    "hot": "hot: warm caches", "cold": "cold: out of L2", "eager": "eager: one call from Python",
     "wall": "wall: wall-clock time of one call",
-}
+}  # fmt: skip
 #: Other kernels of ours that each is compared with, those that come first.
 RIVALS = 2
 #: What a narrow terminal leaves out, the first first; ``-1`` are the intervals.

@@ -220,9 +220,6 @@ def _metrics(content: dict[str, Any]) -> Iterator[Block]:
 
 
 _SECTIONS = {
-    "environment": ("Preflight", _environment),
-    "build": ("Build", _build),
-    "correctness": ("Correctness", _correctness),
-    "metrics": ("Metrics", _metrics),
-    "tuning": ("Tuning", tuning),
-}
+    "environment": ("Preflight", _environment), "build": ("Build", _build),
+    "correctness": ("Correctness", _correctness), "metrics": ("Metrics", _metrics), "tuning": ("Tuning", tuning),
+}  # fmt: skip

@@ -15,8 +15,8 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.history import Change, Record, Series, Trend, best
 from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Picture, Text, more
-from orchestrator.views.figures import microseconds, sparkline, speed, unit_name
-from orchestrator.views.report.drawing import WIDTH, Spec, colour
+from orchestrator.views.figures import microseconds, minute, sparkline, speed, unit_name
+from orchestrator.views.report.drawing import WIDTH, Spec, colour, layer, numeric, scaled
 from orchestrator.views.table import show, show_blocks
 
 #: Series shown in full on a terminal; one line for each further one.
@@ -53,13 +53,7 @@ def page_blocks(
         title, points = clean(trend.series.title, 150), trend.series.points
         records = {record.index: f"{record.gain:.3f}x" for record in trend.ladder[1:]}
         rows = tuple(
-            (
-                _run(p, tags),
-                microseconds(p.p50),
-                records.get(i, ""),
-                p.created[:16].replace("T", " "),
-                _commit(p, subjects),
-            )
+            (_run(p, tags), microseconds(p.p50), records.get(i, ""), minute(p.created), _commit(p, subjects))
             for i, p in enumerate(points)
         )
         spec = trend_chart(trend.series, trend.changes, trend.ladder, subjects, tags)
@@ -102,9 +96,11 @@ def _details(trend: Trend) -> Iterator[Block]:
 def _change(change: Change, of: Series) -> Iterator[Text]:
     unit = _unit(of)
     spell = f"for {plural(change.end - change.index, 'run')} from" if change.end else "since"
-    when = change.first_after.created[:16].replace("T", " ")
     levels = f"{microseconds(change.before)} to {microseconds(change.after)} {unit}, p {change.p:.3f}"
-    yield Text(f"  {speed(change.ratio)} {spell} {when}: {levels}", style="bad" if change.ratio > 1 else "good")
+    yield Text(
+        f"  {speed(change.ratio)} {spell} {minute(change.first_after.created)}: {levels}",
+        style="bad" if change.ratio > 1 else "good",
+    )
     yield Text(f"    first in {change.first_after.run_id}")
     old, _, new = (change.commits or "").partition("..")
     span = f"git log {clean(old[:10])}..{clean(new[:10])}"
@@ -144,18 +140,15 @@ def _ticks(of: Series) -> dict[str, Any]:
         return {"tickMinStep": 1, "grid": False, "format": "d", "tickCount": min(12, len(of.points))}
     labels = json.dumps({at: named[at] for at in kept})
     return {
-        "grid": False,
-        "values": [int(at) for at in kept],
-        "labelExpr": f"({labels})[datum.value]",
-        "labelAngle": -35,
-    }
+        "grid": False, "values": [int(at) for at in kept], "labelExpr": f"({labels})[datum.value]", "labelAngle": -35,
+    }  # fmt: skip
 
 
 def _said(point: Measurement, subjects: Mapping[str, str]) -> str:
     commit = point.git_commit or ""
     subject = f" ({clean(subjects[commit], 72)})" if commit in subjects else ""
-    when = point.created[:16].replace("T", " ")
-    return f"{microseconds(point.p50)} {point.unit}, commit {commit[:9] or 'unknown'}{subject}, {when}, {point.run_id}"
+    what = f"{microseconds(point.p50)} {point.unit}, commit {commit[:9] or 'unknown'}{subject}"
+    return f"{what}, {minute(point.created)}, {point.run_id}"
 
 
 def trend_chart(
@@ -172,22 +165,18 @@ def trend_chart(
     bounds = [0, *sorted({at for c in changes for at in (c.index, c.end) if at}), len(of.points)]
     levels = [{"from": a + 0.5, "to": b + 0.5, "v": median(of.values[a:b])} for a, b in itertools.pairwise(bounds)]
     ticks = _ticks(of)
-    x = {"field": "i", "type": "quantitative", "title": "commit" if "values" in ticks else "run", "axis": ticks,
-         "scale": {"domain": [0.5, len(of.points) + 0.5], "nice": False}}  # fmt: skip
-    y = {"field": "v", "type": "quantitative", "title": of.points[-1].unit.replace("us", "µs"),
-         "scale": {"zero": False, "nice": True}, "axis": {"tickCount": 4}}  # fmt: skip
-    hue = {"field": "record", "type": "nominal", "legend": None,
-           "scale": {"domain": [True, False], "range": [colour("series3"), colour("series1")]}}  # fmt: skip
-    rule = {"type": "rule", "color": colour("series2"), "strokeWidth": 1.5, "aria": False}
+    domain = {"domain": [0.5, len(of.points) + 0.5], "nice": False}
+    title = "commit" if "values" in ticks else "run"
+    y = numeric("v", of.points[-1].unit.replace("us", "µs"), scale={"zero": False, "nice": True}, axis={"tickCount": 4})
+    at = {"x": numeric("i", title, axis=ticks, scale=domain), "y": y}
+    level = {"x": numeric("from", title, axis=ticks, scale=domain), "x2": {"field": "to"}, "y": y}
+    hue = scaled("record", [True, False], [colour("series3"), colour("series1")])
     return {
         "width": WIDTH,
         "height": 150,
         "layer": [
-            {"data": {"values": levels}, "mark": rule,
-             "encoding": {"x": {**x, "field": "from"}, "x2": {"field": "to"}, "y": y}},
-            {"data": {"values": points}, "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
-             "encoding": {"x": x, "y": y, "color": hue, "description": {"field": "said"}}},
-            {"data": {"values": points}, "mark": {"type": "text", "dy": -10, "aria": False},
-             "encoding": {"x": x, "y": y, "text": {"field": "tags"}}},
+            layer(levels, "rule", level, color=colour("series2"), strokeWidth=1.5),
+            layer(points, "point", {**at, "color": hue}, filled=True, size=45, opacity=1),
+            layer(points, "text", {**at, "text": {"field": "tags"}}, dy=-10, aria=False),
         ],
-    }  # fmt: skip
+    }

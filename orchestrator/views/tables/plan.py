@@ -68,11 +68,9 @@ def firings_grid(firings: Sequence[tuple[str, Firing]]) -> Grid:
 def schedule_json(s: ScheduleStatus) -> dict[str, Any]:
     """Plain JSON of one schedule; times with their offsets."""
     return {
-        **pick(s, "name running spent_this_month_usd"),
-        **s.schedule.model_dump(mode="json"),
-        "next": [t.isoformat() for t in s.next],
-        "last": s.last.model_dump(mode="json") if s.last else None,
-    }
+        **pick(s, "name running spent_this_month_usd"), **s.schedule.model_dump(mode="json"),
+        "next": [t.isoformat() for t in s.next], "last": s.last.model_dump(mode="json") if s.last else None,
+    }  # fmt: skip
 
 
 #: Of a variable's value, characters that are shown.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -13,25 +14,27 @@ from rich.padding import Padding
 from rich.text import Text as Line
 
 from orchestrator.base import safe_paths
-from orchestrator.base.clock import epoch
-from orchestrator.base.errors import plural
+from orchestrator.base.clock import SystemClock
+from orchestrator.base.errors import FcctlError, plural
 from orchestrator.base.sanitize import clean, clean_text, number, part
 from orchestrator.results.documents import Documents, load
-from orchestrator.results.look import Headline, Shown
+from orchestrator.results.look import COMPARED, MEASURED, MISSION, Headline, Shown
 from orchestrator.results.records import GateRecord, RunRecord, RunRow, StepRecord
 from orchestrator.results.store.names import Tag
+from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Heading, Text, more
 from orchestrator.views.blocks import Line as Row
-from orchestrator.views.figures import age, duration, gate_value, usd
+from orchestrator.views.figures import age, commit_text, duration, gate_value, usd
 from orchestrator.views.report.profiles import profile_blocks, profiled
 from orchestrator.views.report.tuning import proven
 from orchestrator.views.table import line, mark, rendered, show, show_blocks, unbroken
-from orchestrator.views.tables.before import against_before
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.money import EMULATED, cost_section
-from orchestrator.views.tables.runs import result
+from orchestrator.views.tables.runs import answer, earlier, result
 
 LOG_LINES, LINE = 15, 400
+#: Earlier runs among which one of the same job on the same GPU is looked for, and benchmarks shown.
+EARLIER, ROWS = 50, 6
 _TAIL_BYTES = 64 * 1024
 
 
@@ -102,7 +105,7 @@ def print_runs(
     lines = tuple(
         (clean(row.run_id, 63), Cell(row.status, kind="status"), result((heads or {}).get(row.run_id)),
          duration(row.duration_s), age(row.created, now),
-         f"{clean((row.git_commit or '')[:9])}{' + changes' * row.dirty}", f"{row.usd:.2f}" if row.usd else "",
+         commit_text(row.git_commit, dirty=row.dirty), f"{row.usd:.2f}" if row.usd else "",
          *((" ".join(tagged.get(row.run_id, ())),) if tagged else ()), Cell(clean(row.gpu or "", 40), kind="soft"))
         for row in rows
     )  # fmt: skip
@@ -175,7 +178,7 @@ def _blocks(
     if documents.problems:
         yield Heading("Documents that are not shown")
         yield from (Text(f"not shown: {clean(problem, 300)}", style="notice") for problem in documents.problems)
-    yield from against_before(record, folder) if documents.of("benchmark") else ()
+    yield from _against_before(record, folder) if documents.of("benchmark") else ()
 
 
 def open_commands(folder: Path) -> list[str]:
@@ -188,11 +191,11 @@ def open_commands(folder: Path) -> list[str]:
 
 def _header(record: RunRecord, failed: Sequence[StepRecord]) -> Iterator[Line]:
     head = Line.assemble("\n", (clean(record.job, 60), "bold"), " on ", (clean(record.target, 40), "bold"), "  ")
-    seconds = _wall_clock_s(record)
-    yield head.append_text(mark(record.status)).append(f" in {duration(seconds)}" if seconds is not None else "")
+    took = f" in {duration(record.seconds)}" if record.seconds is not None else ""
+    yield head.append_text(mark(record.status)).append(took)
     about = [clean(record.run_id, 63)]
     if record.source.git_commit:
-        about.append(f"commit {clean(record.source.git_commit[:9])}" + (" + changes" if record.source.dirty else ""))
+        about.append(f"commit {commit_text(record.source.git_commit, dirty=record.source.dirty)}")
     if record.cost.usd:
         cost = usd(record.cost.usd)
         about.append(f"would have cost {cost} (emulated)" if record.cost.emulated else cost)
@@ -201,11 +204,6 @@ def _header(record: RunRecord, failed: Sequence[StepRecord]) -> Iterator[Line]:
         yield Line(clean(record.message, 600))
     if record.hint and record.hint not in {step.hint for step in failed}:
         yield Line(f"hint: {clean(record.hint, 600)}", "cyan")
-
-
-def _wall_clock_s(record: RunRecord) -> float | None:
-    began, ended = epoch(record.started or record.created), epoch(record.finished)
-    return None if began is None or ended is None else max(0.0, ended - began)
 
 
 def _short(folder: Path) -> str:
@@ -304,3 +302,35 @@ def _failure(step: StepRecord, record: RunRecord, folder: Path) -> Iterator[Bloc
 def _hint(hint: str | None) -> Iterator[Text]:
     if hint:
         yield Text(f"hint: {clean(hint, 600)}", style="hint")
+
+
+# ------------------------------------------------------------------------------------------------ the run before
+def _against_before(record: RunRecord, folder: Path) -> Iterator[Block]:
+    """Whether the run is better: the comparison with the last run of the job on the same GPU that ended well; then its
+    figure against the runs before and PyTorch in a sentence. Nothing of a run that was just deleted."""
+    if record.status not in MEASURED or folder.parent.name != "runs":
+        return
+    store = FileStore(folder.parents[1], SystemClock(), note=lambda _: None)
+    try:
+        _, before, heads = earlier(store, record.run_id, record.job, EARLIER)
+        last = next((row.run_id for row in before if row.status in COMPARED), "")
+        verdicts = [*_verdicts(store, last, record.run_id)] if last else []
+    except FcctlError:
+        return
+    yield from (Heading("Faster or slower?", f"against {last}" if last else ""), *verdicts)
+    sentences = (block for block in answer(record.run_id, before, heads) if isinstance(block, Text))
+    yield from (replace(block, style="bold") for block in sentences)
+
+
+def _verdicts(store: FileStore, before: str, run_id: str) -> Iterator[Block]:
+    """The main benchmark first, then the largest change."""
+    from orchestrator.results.compare.compare import compare_all
+    from orchestrator.views.tables.compare import headline, verdicts
+
+    (report,) = compare_all(store, [before, run_id])
+    known = [row for row in report.comparison.benchmarks if row.effect]
+    if known:
+        order = sorted(known, key=lambda row: (row.name != MISSION, -abs(row.effect.ratio - 1) if row.effect else 0))
+        yield verdicts(order[:ROWS])
+        yield Text(headline(report), style="bold")
+        yield Text(f"why: fcctl results compare {before[-6:]} {run_id[-6:]}", style="hint")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from orchestrator.base.errors import plural
+from orchestrator.base.errors import RunNotFound, plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.verdicts import CALLS, MARGIN
-from orchestrator.results.look import COMPARED, MEASURED, Headline
+from orchestrator.results.look import COMPARED, MEASURED, Headline, headlines
 from orchestrator.results.records import RunRow
 from orchestrator.results.statistics.effect import SPREAD, SPREAD_CALLS
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
@@ -24,6 +25,9 @@ from orchestrator.views.figures import (
     unit_name,
     usd,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 #: Points of a job's line and of a run's, and runs that need a look.
 POINTS, RUN_POINTS, FAILURES = 24, 10, 5
@@ -136,6 +140,19 @@ def by_job(rows: Sequence[RunRow], heads: Mapping[str, Headline]) -> dict[tuple[
 def compared(rows: Iterable[RunRow], heads: Mapping[str, Headline]) -> list[Headline]:
     """The figures of those that may be compared with, in the order given."""
     return [heads[row.run_id] for row in rows if row.run_id in heads and row.status in COMPARED]
+
+
+def earlier(store: FileStore, run_id: str, job: str, limit: int) -> tuple[RunRow, list[RunRow], dict[str, Headline]]:
+    """The run, those before it of the same job on the same GPU among ``limit``, and the figures of all. Raises
+    RunNotFound: it is in no list, as one that was deleted meanwhile."""
+    rows = store.rows(limit=limit, job=job)
+    place = next((i for i, row in enumerate(rows) if row.run_id == run_id), None)
+    listed = store.rows(run_id=run_id) if place is None else rows[place:]
+    if not listed:
+        raise RunNotFound(f"no run {run_id}")
+    this, *others = listed
+    before = [row for row in others if (row.gpu or row.target) == (this.gpu or this.target)]
+    return this, before, headlines(store, [this, *before])
 
 
 def jobs_grid(rows: Sequence[RunRow], heads: Mapping[str, Headline], gates: Mapping[str, Cell], now: float) -> Grid:

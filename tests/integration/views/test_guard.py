@@ -123,7 +123,7 @@ def test_nothing_is_answered_outside_its_path(opened: Dashboard) -> None:
         assert opened.ask_whole(path).status == 401, path
     assert opened.ask_whole(f"{opened.root}/hosts").status == 200
     page = opened.ask("/")
-    inside = re.findall(r'(?:href|src|action|data-stream)="(/[^"]*)"', page.text)
+    inside = re.findall(r'(?:href|src|action|data-live)="(/[^"]*)"', page.text)
     assert len(inside) > 5
     assert all(link.startswith(f"{opened.root}/") for link in inside)
 

@@ -14,7 +14,7 @@ from orchestrator.runs.cost.machine_cost import CostSoFar
 from orchestrator.runs.cost.outlook import CapRow, Forecast, MachineOn, MoneyNow, Outlook
 from orchestrator.runs.cost.owners import GONE, OpenReservation
 from orchestrator.runs.reopen import ActiveState
-from orchestrator.views.live.active import print_active
+from orchestrator.views.live.top import print_active
 from orchestrator.views.tables.money import budget_json, print_budget
 
 NOW = 1795266693.0

@@ -2,6 +2,7 @@
 // chosen runs, lets charts choose them, and listens to keys. Nothing is ever run from data.
 "use strict";
 const MOST = 400000; // characters of a log that stay in the page
+const EVERY_MS = 1000; // between two looks at what is active
 for (const part of document.querySelectorAll("[data-part]")) {
   fetch(part.dataset.part).then(async (answer) => {
     const html = await answer.text();
@@ -15,18 +16,13 @@ for (const part of document.querySelectorAll("[data-part]")) {
     for (const wide of part.querySelectorAll("figure[id^=chart-trend] .wide")) wide.scrollLeft = wide.scrollWidth;
   }).catch(() => { part.textContent = "not available"; });
 }
-const live = document.querySelector("[data-stream]");
+const live = document.querySelector("[data-live]");
 if (live) {
   const log = document.getElementById("log");
   const link = document.getElementById("link");
-  const say = (text) => { if (link) link.textContent = text; };
+  const say = (text) => { if (link && link.textContent !== text) link.textContent = text; };
   let step = null;
-  const swap = (event) => {
-    // Made by the server's templates, which escape all that a host wrote; the page's policy allows no script besides.
-    live.innerHTML = JSON.parse(event.data).html;
-  };
-  const append = (event) => {
-    const piece = JSON.parse(event.data);
+  const append = (piece) => {
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
     const head = piece.step === step ? "" : `${step === null ? "" : "\n"}==> ${piece.step} <==\n`;
     step = piece.step;
@@ -35,14 +31,22 @@ if (live) {
     log.append(head + piece.text);
     if (atEnd) log.scrollTop = log.scrollHeight;
   };
-  const source = new EventSource(live.dataset.stream);
-  source.addEventListener("open", () => say("live"));
-  source.addEventListener("error", () => say("connection lost; trying again"));
-  source.addEventListener("runs", swap);
-  source.addEventListener("state", swap);
-  if (log) source.addEventListener("log", append);
-  source.addEventListener("home", () => { source.close(); location.reload(); });
-  addEventListener("pagehide", () => source.close());
+  let known = {};
+  const look = async () => {
+    try {
+      const answer = await fetch(`${live.dataset.live}?${new URLSearchParams(known)}`);
+      if (!answer.ok) throw new Error(answer.status);
+      const news = await answer.json();
+      say("live");
+      // Made by the server's templates, which escape all that a host wrote; the page's policy allows no script besides.
+      if (news.html) live.innerHTML = news.html;
+      for (const piece of news.log ?? []) append(piece);
+      known = { version: news.version, at: news.at ?? 0 };
+      if (news.home) { location.reload(); return; }
+    } catch { say("connection lost; trying again"); }
+    setTimeout(look, EVERY_MS);
+  };
+  look();
 }
 const pick = document.getElementById("pick");
 if (pick) {
