@@ -50,10 +50,10 @@ def recover(
 def _settle_one(services: Services, run_id: str, hurry: Hurry | None) -> ActiveState | None:
     try:
         saved = saved_plan(services, run_id)
+        if saved is None:
+            return _discard_unplanned(services, run_id)
     except FcctlError as e:
         return broken(run_id, e)
-    if saved is None:
-        return _discard_unplanned(services, run_id)
     job, target = saved.plan.job, saved.target.name
     try:
         with resumed(services, run_id, patience_s=0.0, hurry=hurry) as driver:

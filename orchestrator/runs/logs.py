@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostError, LinkLost, NotFoundError, RunNotFinished, RunNotFound, did_you_mean
+from orchestrator.base.safe_paths import open_result
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.runs import local_steps as prewake
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -52,12 +53,13 @@ def _chosen(step: str | None, known: list[str]) -> list[str]:
 
 
 def _from_file(folder: Path, step: str, offset: int = 0) -> Iterator[LogPiece]:
-    path = folder / "steps" / step / "log.txt"
-    if not path.is_file():
+    try:
+        file, _size = open_result(folder, f"steps/{step}/log.txt")
+    except (OSError, ValueError):  # there is none, or a link or a pipe stands there
         return
-    with path.open("rb") as f:
-        f.seek(offset)
-        while data := f.read(_CHUNK):
+    with file:
+        file.seek(offset)
+        while data := file.read(_CHUNK):
             yield LogPiece(step, data)
 
 

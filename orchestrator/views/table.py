@@ -11,7 +11,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.base.sanitize import ascii_only, clean
+from orchestrator.base.sanitize import ascii_only, clean, clean_text
 from orchestrator.views import blocks
 from orchestrator.views.figures import MARKS
 
@@ -42,6 +42,7 @@ def line(piece: Piece) -> RenderableType:
 
 def show(console: Console, *pieces: Piece, width: int | None = None) -> None:
     """Print without the blanks that a table or its padding ends in, and in ASCII where the terminal has no more.
+    Whoever wrote a text, a job's title for example, it cannot drive the terminal.
 
     A text that is not to be wrapped (a path) goes out in one piece, however long.
     """
@@ -61,7 +62,8 @@ def _trimmed(lines: list[list[Segment]], plain: Callable[[str], str] | None) -> 
         if segments:
             *front, last = segments
             for text, style, _ in (*front, Segment(last.text.rstrip(), last.style)):
-                yield Segment(plain(text) if plain else text, style)
+                shown = clean_text(text)
+                yield Segment(plain(shown) if plain else shown, style)
         yield Segment("\n")
 
 

@@ -11,6 +11,7 @@ import click
 
 from orchestrator.base import times
 from orchestrator.base.errors import ConfigError, NotFoundError, UsageError, plural
+from orchestrator.base.sanitize import clean_text
 from orchestrator.cli.context import Cli, CliCommand, CliGroup
 from orchestrator.money.caps import worst_case_minutes
 from orchestrator.workspace.root import FILE_NAME, find_root
@@ -117,7 +118,7 @@ def show(cli: Cli, origin: bool) -> None:
     lines = {key: f"{key} = {_shown(value)}" for key, (value, _) in values.items()}
     width = min(60, max(map(len, lines.values())))
     for key, (_, source) in values.items():
-        click.echo(f"{lines[key]:<{width}}  # {source}" if origin else lines[key])
+        click.echo(clean_text(f"{lines[key]:<{width}}  # {source}" if origin else lines[key]))
 
 
 @config.command()
@@ -187,7 +188,7 @@ def show_job(cli: Cli, job: str) -> None:
     if cli.show({**resolved.model_dump(mode="json"), "file": file, "worst_case_minutes": minutes}):
         return
     for line in _described(resolved, file, minutes):
-        click.echo(line)
+        click.echo(clean_text(line))
 
 
 @jobs.command()
@@ -208,7 +209,7 @@ def validate(cli: Cli, names: tuple[str, ...]) -> int:
         cli.emit({"files": [str(path) for path in paths], "valid": not problems, "problems": listed})
         return ConfigError.exit_code if problems else 0
     for problem in problems:
-        click.echo(problem.in_full())
+        click.echo(clean_text(problem.in_full()))
     wrong = sum(bool(several) for several in faults.values())
     what = "jobs and searches" if any(map(searches.holds, paths)) else "jobs"
     cli.note(f"{len(paths) - wrong} of {len(paths)} {what} are valid")

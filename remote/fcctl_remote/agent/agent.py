@@ -203,6 +203,9 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
         return wire.CallError(
             "denied", what, "make it writable on the machine (ls -ld %s), or set another `root` in the target" % root
         )
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        what = "the host's disk failed: cannot read or write %s" % (error.filename or root)
+        return wire.CallError("disk_failed", what, "check the disk of the machine: sudo dmesg")
     import traceback
 
     traceback.print_exc()

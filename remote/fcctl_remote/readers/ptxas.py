@@ -25,7 +25,7 @@ from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, lines
 
 _COMPILING = re.compile(r"ptxas info\s*:\s*Compiling entry function '([^']{1,4096})' for '(sm_[0-9]{2,3}[a-z]?)'")
 _PROPERTIES = re.compile(r"(?:ptxas info\s*:\s*)?Function properties for '?([^\s']{1,4096})'?\s*$")
-_FRAME = re.compile(r"\s*(\d{1,12}) bytes stack frame, (\d{1,12}) bytes spill stores, (\d{1,12}) bytes spill loads")
+_FRAME = re.compile(r"(\d{1,12}) bytes stack frame, (\d{1,12}) bytes spill stores, (\d{1,12}) bytes spill loads")
 _USED = re.compile(r"ptxas info\s*:\s*Used (\d{1,6}) registers(.*)$")
 _LINKED = re.compile(r"nvlink info\s*:\s*Function properties for '([^']{1,4096})'")
 _LINK_USED = re.compile(r"nvlink info\s*:\s*used (\d{1,6}) registers(.*)$")

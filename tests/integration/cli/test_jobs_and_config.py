@@ -31,6 +31,24 @@ def test_jobs_of_a_folder_below_and_of_another(fcctl: Fcctl, workspace: Path, tm
     assert "hello" in fcctl("jobs", "ls", cwd=Path("/"), env={"FCCTL_WORKSPACE": str(workspace)}).out
 
 
+def test_a_strangers_job_cannot_drive_the_terminal(fcctl: Fcctl, workspace: Path) -> None:
+    """It is looked at before it is run."""
+    evil = r"\e]0;owned\a\e[31m\u202eevil\x9b2J"
+    (workspace / "jobs" / "evil.yaml").write_text(
+        f'job: evil\ntitle: "T{evil}"\nenv: {{A: "{evil}"}}\nsteps:\n  - id: s\n    run: "echo {evil}"\n    gates:\n'
+        f'      - {{expr: \'host.name == "x"\', hint: "{evil}"}}\n'
+    )
+    (workspace / "jobs" / "wrong.yaml").write_text(f'job: wrong\nsteps: "{evil}"\n"k{evil}": 1\n')
+    for words in (
+        ["jobs", "ls"], ["jobs", "show", "evil"], ["jobs", "validate"], ["run", "evil", "--on", "local", "--dry-run"],
+        ["cost", "plan", "evil", "--on", "local"], ["config", "show"],
+    ):  # fmt: skip
+        done = fcctl(*words, cwd=workspace)
+        printed = done.out + done.err
+        assert not set("\x1b\x07\x9b\u202e") & set(printed), (words, printed)
+        assert "evil" in printed or words[0] == "config"
+
+
 def test_jobs_show(fcctl: Fcctl, workspace: Path) -> None:
     done = fcctl("jobs", "show", "hello", cwd=workspace)
     assert done.code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,10 @@ def test_one_run_that_cannot_be_read_hides_no_other(workspace: Workspace) -> Non
     shown = {run["run_id"]: run["state"] for run in workspace.json("ps")["runs"]}
     assert shown[good] == "running"
     assert bad in shown
+    (workspace.root / "results/active/20261128t000000z-long-here-aaaaaa/journal.jsonl").mkdir(parents=True)  # no plan
+    shown = {run["run_id"]: run["state"] for run in workspace.json("ps")["runs"]}
+    assert (shown[good], shown["20261128t000000z-long-here-aaaaaa"]) == ("running", "broken")
+    os.mkfifo(workspace.root / "results/tags.toml")
     for words in (["results", "ls"], ["schedule", "ls"], ["cost", "budget"], ["ps", "--offline"]):
         workspace.fcctl(*words)
     (workspace.home / "go").touch()

@@ -35,6 +35,12 @@ def test_a_full_disk_is_looked_at_where_the_host_s_folder_is() -> None:
     assert (error.hint or "").startswith("free disk space on the machine (df -h '/mnt/a b/fcctl'), then: ")
 
 
+def test_a_disk_that_fails_is_called_so() -> None:
+    error = _call_error(OSError(errno.EIO, "Input/output error"), "/mnt/fcctl")
+    assert (error.code, error.message) == ("disk_failed", "the host's disk failed: cannot read or write /mnt/fcctl")
+    assert "dmesg" in (error.hint or "")
+
+
 def test_an_atomic_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "a"
     files.write_atomic(str(place), b"old")

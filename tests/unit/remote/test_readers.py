@@ -614,6 +614,14 @@ def test_long_lines_take_no_long_time(text: str, written: Written) -> None:
     assert time.process_time() - before < 5
 
 
+def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> None:
+    used = "ptxas info    : Used 43 registers\n"
+    compiling = "ptxas info    : Compiling entry function 'f' for 'sm_89'\n"
+    before = time.process_time()
+    readers.read("ptxas", written(f"{compiling}0 bytes stack frame, 0 bytes spill stor{' ' * 60_000}es\n{used}"))
+    assert time.process_time() - before < 5
+
+
 @pytest.mark.parametrize(
     ("text", "rates", "times"),
     [

@@ -13,7 +13,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostUnreachable, LinkLost
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import SshTarget
-from orchestrator.results.records import SourceRecord
+from orchestrator.results.records import SourceRecord, StepRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.logs import read_logs
 
@@ -93,3 +93,22 @@ def test_a_machine_that_stays_away_with_the_log_is_an_error(folder: Path) -> Non
     world = World(folder, ["sync", "submit", "submitted"], gone_after=1, comes_home=False)
     with pytest.raises(LinkLost):
         list(read_logs(world.services(), RUN, None, wait=False))
+
+
+@pytest.mark.parametrize("name", ["a", "../../elsewhere"])
+def test_a_log_of_an_imported_run_is_no_other_file(folder: Path, tmp_path: Path, name: str) -> None:
+    """What a record calls a step is no way out of its run's folder, nor is a link in it."""
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "log.txt").write_bytes(b"secret")
+    (folder / "steps/a/log.txt").unlink()
+    (folder / "steps/a/log.txt").symlink_to(outside / "log.txt")
+    (folder / "run/steps").mkdir(parents=True)
+    step = StepRecord(id=name, status="passed")
+    store = SimpleNamespace(
+        is_complete=lambda _run: True,
+        get=lambda _run: SimpleNamespace(steps=[step]),
+        folder=lambda _run: folder if name == "a" else folder / "run",
+    )
+    services: Any = SimpleNamespace(store=store)
+    assert list(read_logs(services, RUN, None, wait=False)) == []
