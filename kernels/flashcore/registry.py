@@ -36,12 +36,12 @@ _TYPES = ("float16", "bfloat16")
 _FLAGSHIP_TILINGS = {
     ("float16", 64): (
         "16x16x16,4,2pt", "16x16x32,4,2pt", "16x16x64,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt",
-        "64x16x64,1,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt", "80x16x64,2,2pst",
+        "64x16x64,1,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt", "80x16x128,2,1stq",
         "128x32x64,1,2pt+64x32x64,2,2pt", "128x32x64,1,2pt+32x32x32,4,2pt", "128x32x64,1,2pt+64x16x64,1,2pt", *_MASKED,
     ),
     ("bfloat16", 64): (
         "16x16x32,4,2pt", "32x16x128,4,1s", "32x16x128,2,1s", "32x16x64,2,2pt", "64x32x64,2,2pt", "128x32x64,1,2pt",
-        "80x16x64,2,2pst", *_MASKED,
+        "80x16x128,2,1stq", *_MASKED,
     ),
     **{(dtype, 80): _FOR_80 for dtype in _TYPES}, **{(dtype, 96): _FOR_96 for dtype in _TYPES},
     **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},

@@ -14,6 +14,8 @@ from flashcore.shapes import Shape
 BACKENDS = {"sdpa-flash": "FA2", "sdpa-cudnn": "cuDNN", "sdpa-efficient": "efficient", "sdpa-math": "math"}
 MISSION = "mission"
 ARCH = "sm_89"
+#: Of a kernel that is left out there, since it needs more shared memory than a block can have: only a trap is left.
+TRAP_REGISTERS = 4
 NONE = "-"
 
 
@@ -307,15 +309,22 @@ def _profiled(found: Evidence, label: str, shape: str) -> dict[str, Any]:
 
 
 def _resources(found: Evidence, label: str) -> list[str]:
-    """Registers, stack and spilled bytes on sm_89 of what runs at the mission shape, the worst of its kernels."""
+    """Registers, stack and spilled bytes on sm_89 of what runs at the mission shape, the worst of its kernels. Those of a
+    kernel that is left out on sm_89 are of another architecture, which is named."""
     builds = found.builds.get(label, [])
     used = found.row(label, MISSION).get("configuration")  # there may be others, for other shapes
     builds = [b for b in builds if b.get("configuration") == used] or builds
-    kernels = [k for build in builds for k in build.get("kernels", []) if k.get("arch") == ARCH]
+    every = [k for build in builds for k in build.get("kernels", [])]
+    kernels = [k for k in every if k.get("arch") == ARCH]
+    where = ""
+    if kernels and all(k["registers"] <= TRAP_REGISTERS for k in kernels):
+        kernels = [k for k in every if k.get("arch") != ARCH]
+        where = " (" + ", ".join(sorted({str(k.get("arch")) for k in kernels})) + ")"
     if not kernels:
         return [NONE, NONE, NONE]
     spills = [(k.get("spill_store_bytes") or 0) + (k.get("spill_load_bytes") or 0) for k in kernels]
-    return [str(max(k[key] for k in kernels)) for key in ("registers", "stack_bytes")] + [str(max(spills))]
+    most = {key: max(k[key] for k in kernels) for key in ("registers", "stack_bytes")}
+    return [f"{most['registers']}{where}", str(most["stack_bytes"]), str(max(spills))]
 
 
 def _fastest(found: Evidence, label: str, benchmark: str) -> str:

@@ -51,9 +51,6 @@ class FleetCoordinator:
         self.observer = MembershipObserver(observer, self._on_host_line, self._on_status, after=after)
         self.services = make(self.observer)
         self._lines = 0
-        #: Whether a host is in the search, by its last line; ``_presumed`` for hosts without a line.
-        self._there: dict[str, bool] = {}
-        self._presumed = left is not None
         self._leader_tunnel = LeaderTunnel(self._tunnels, self._saved.target, self._leader_is_on_host)
         self._leader_tunnel.on_failure = self._leader_unusable
         self._leader_tunnel.set_run(self._saved.plan.run_id)
@@ -147,7 +144,6 @@ class FleetCoordinator:
         if self._lines <= MAX_LINES:
             self._notes.note(line)
         name, _, text = line.removeprefix("host ").partition(": ")
-        self._there[name] = text != "lost" and not text.startswith("not used")
         if name in self.members and text.startswith("not used"):
             self.members[name].left_out.set()
 
@@ -185,14 +181,10 @@ class FleetCoordinator:
             clock = self.services.clock
             deadline = clock.monotonic() + GOODBYE_S
             for member in at_work:
-                if self._hears_goodbye(member.name):
+                # Over both tunnels the search dismisses it.
+                if self._leader_tunnel.scheduler is not None and self._worker_tunnels[member.name].is_up:
                     member.join(max(0.0, deadline - clock.monotonic()))
         self._stop([m for m in at_work if not m.join(0)])
-
-    def _hears_goodbye(self, name: str) -> bool:
-        """Whether the search could dismiss it: it had joined, and its tunnel is up."""
-        is_there = self._there.get(name, self._presumed)
-        return is_there and self._leader_tunnel.scheduler is not None and self._worker_tunnels[name].is_up
 
     def _stop(self, members: Sequence[Member]) -> None:
         if members:

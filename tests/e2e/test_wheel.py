@@ -62,14 +62,24 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel and what it requires, linked from here: no torch."""
     folder = tmp_path_factory.mktemp("bare")
-    run([sys.executable, "-m", "venv", str(folder)], cwd=folder)
+    run([sys.executable, "-m", "venv", "--without-pip", str(folder)], cwd=folder)
     (site,) = folder.glob("lib/python3*/site-packages")
     for place in filter(lambda path: path.name == "site-packages", map(Path, sys.path)):
         for entry in place.iterdir():
             if not entry.name.startswith(("torch", "fcctl", "_fcctl", "pip", "nvidia")) and entry.suffix != ".pth":
                 with contextlib.suppress(FileExistsError):
                     (site / entry.name).symlink_to(entry)
-    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "bin/python"),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
     run([*pip, str(wheel)], cwd=folder)
     return folder
 

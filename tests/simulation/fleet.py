@@ -44,7 +44,7 @@ from tests.simulation.accounts import RATE
 from tests.simulation.cloud import Instance, SimulatedCloud
 from tests.simulation.cloud_port import Book, CloudsPort
 from tests.simulation.episode import ZONES, memory
-from tests.simulation.fleet_checks import check_heard, check_in_order, check_left
+from tests.simulation.fleet_checks import check_heard, check_in_order, check_left, check_refused
 from tests.simulation.fleet_host import Hosts, Machine, Part
 from tests.simulation.fleet_story import Command, Mishap, Story, Told
 from tests.simulation.laptop import CountedSessions, CountedStore, Files, Nobody, VirtualClock, no_threads
@@ -199,6 +199,8 @@ class Fleet:
         self.trace(f"{what} {ending}")
         if self.world.now - began > MOST_S:
             raise Violation(f"{what} took {self.world.now - began:.0f} s")
+        if what == "tune" and ending.startswith("ended") and not (self.story.mishaps or self.story.unanswered):
+            check_refused(self, told)
         if self.story.is_calm and what == "tune" and ending != "killed":
             check_in_order(self, told, struck_at)
         self.check(what, ending, told)

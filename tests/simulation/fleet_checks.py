@@ -30,6 +30,19 @@ def check_in_order(fleet: Fleet, told: Told, struck_at: float | None) -> None:
             raise Violation(f"nothing went wrong, and {name} was never in the search")
 
 
+def check_refused(fleet: Fleet, told: Told) -> None:
+    """Where a machine does not forward ports, or the search's makes up where its scheduler is, that is told once."""
+    story, (first, *others) = fleet.story, fleet.story.names
+    leads = f"the search continues on {first} only"
+    refused = {leads: first in story.closed or story.lies}
+    for name in others:
+        refused[f"host {name}: cannot be used"] = name in story.closed and bool(fleet.machines[name].parts)
+    notes = [note for note in told.notes if "does not forward ports" in note or "address" in note]
+    for words, is_so in refused.items():
+        if sum(note.startswith(words) for note in notes) != is_so:
+            raise Violation(f"{words!r} was told in {notes}")
+
+
 def check_heard(fleet: Fleet, what: Command, ending: str, told: Told) -> None:
     """Each word of the search on a machine is told once, in its order."""
     logs = [fleet.parts[r].log.decode().splitlines() for r in fleet.searches]

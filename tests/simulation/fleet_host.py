@@ -117,7 +117,7 @@ class Machine(Guest):
         if run.port is None:
             run.port = self.fleet.number()
             said = {"schema": 1, "port": run.port, "tls": {"pem": f"KEY of {run.plan.run_id}"}}
-            run.private[SCHEDULER_FILE] = json.dumps(said).encode()
+            run.private[SCHEDULER_FILE] = b'{"port": "22; rm"}' if self.fleet.story.lies else json.dumps(said).encode()
         there = {name: part for name, part in self.fleet.members() if part.leader is run}
         for name in sorted({*there, *run.there}):
             self._roster(run, name, there.get(name))

@@ -48,19 +48,21 @@ class Story:
     unanswered: tuple[int, ...] = ()
     unfit: frozenset[str] = frozenset()
     closed: frozenset[str] = frozenset()
+    #: The search's machine makes up where its scheduler is.
+    lies: bool = False
     budget_usd: float | None = None
     #: The longest that the search may take, seconds.
     limit_s: float = 1500.0
 
     @property
     def is_calm(self) -> bool:
-        return not (self.mishaps or self.unanswered or self.closed)
+        return not (self.mishaps or self.unanswered or self.closed or self.lies)
 
     def __str__(self) -> str:
         strikes = " ".join(f"{n}:{at}:{what.__name__}" for n, at, what in self.strikes)
         return (
             f"seed={self.seed} {'+'.join(self.commands)} cloud={sorted(self.cloud)} of {self.names}"
-            f" unfit={sorted(self.unfit)} closed={sorted(self.closed)} budget={self.budget_usd}"
+            f" unfit={sorted(self.unfit)} closed={sorted(self.closed)} lies={self.lies} budget={self.budget_usd}"
             f" limit={self.limit_s:.0f} | {' '.join(map(str, self.mishaps))} | {strikes} | {self.unanswered}"
         )
 

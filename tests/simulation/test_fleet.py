@@ -12,7 +12,7 @@ from orchestrator.tune import fleet
 from orchestrator.tune import member as fleet_member
 from orchestrator.tune import tunnels as fleet_ways
 from tests.simulation.fleet import play
-from tests.simulation.fleet_story import draw
+from tests.simulation.fleet_story import NAMES, Story, draw
 from tests.simulation.mutants import never_let_go
 from tests.support.tiers import sampled
 
@@ -31,6 +31,12 @@ def outcome(seed: int) -> str | None:
 def test_whatever_happens_to_its_machines_a_search_and_its_fleet_come_to_an_end_in_order(first: int) -> None:
     for seed in range(first, first + 6):
         assert outcome(seed) is None, seed
+
+
+@pytest.mark.parametrize("refuses", [{"closed": frozenset({"l4"})}, {"closed": frozenset({"l4-2"})}, {"lies": True}])
+def test_a_machine_that_gives_no_way_to_the_search_is_named(refuses: dict[str, Any]) -> None:
+    for seed in range(3):
+        assert play(Story(seed, NAMES, frozenset(NAMES), ("tune",), **refuses)) is None
 
 
 def members_are_not_told(patch: pytest.MonkeyPatch) -> None:
@@ -56,6 +62,10 @@ def never_let_in(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fleet_ways.WorkerTunnel, "_use", lambda *_: None)
 
 
+def no_way_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fleet.FleetCoordinator, "_leader_unusable", lambda *_: None)
+
+
 def woken_for_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fleet_member.Member, "_is_wanted", lambda _: True)
 
@@ -68,6 +78,7 @@ BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
     (never_let_in, 80, "was never in the search"),
     (never_let_go, 0, "without a word"),
     (woken_for_nothing, 75, "the search had ended"),
+    (no_way_without_a_word, 267, "the search continues on l4 only"),
 ]
 
 

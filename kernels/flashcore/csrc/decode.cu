@@ -13,7 +13,7 @@
 //
 // Fragments, g = lane / 4 and t = lane % 4. S = Q K^T: rows are queries, g and g + 8. Which dimension is which of an mma's 16
 // does not matter, if it is the same for Q and K: lane t has 8 neighbours of each 32 (one read), 4 for one mma and 4 for the
-// next. O^T = V^T P^T: rows are dimensions, columns are queries, so that few queries make few products. S's elements [g][2t],
+// next. (Up to 8 rows leave half of the mma's free: scores_of_lines() reads whole lines of memory for it.) O^T = V^T P^T: rows are dimensions, columns are queries, so that few queries make few products. S's elements [g][2t],
 // [g][2t + 1], packed, are what P^T's operand is. Of V a lane reads 8 neighbours of each 64 dimensions from 8g on, of keys 2t,
 // 2t + 1, 2t + 8, 2t + 9; pairs of keys are put together there. In O^T it has those dimensions, of queries 2t and 2t + 1.
 //
@@ -100,6 +100,7 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
   const unsigned row_tile = task.row_tiles == 1 ? 0 : blockIdx.x / task.splits;
   const unsigned split = blockIdx.x - row_tile * task.splits;
   const int first_row = row_tile * C::kRows, rows = min(C::kRows, task.rows - first_row);
+  if (kPaged) wait_for_previous();
   // Of pages, a warp's tiles are those of all warps of all splits in turn: where the first are is asked for before it is
   // known how many there are.
   const int step = kPaged ? task.splits * WARPS : WARPS;
@@ -163,12 +164,14 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
         for (int i = 0; i < 4; ++i) zero(state.out[w][i][h]);
     }
   };
+  if (!kPaged) wait_for_previous();
   const unsigned batch = kPaged ? 0 : blockIdx.z;
   const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
   const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};
   attend<C>(state, task, k, v, table, from + warp, step, kPaged ? tiles : min(tiles, from + share), keys, seen_by(0), ends,
             lane, begin);
 
+  allow_next();
 #pragma unroll
   for (int h = 0; h < C::kHalves; ++h) {
     const float total = reduce_sum<4>(state.sum[h]);

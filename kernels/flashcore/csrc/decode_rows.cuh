@@ -11,9 +11,15 @@ namespace flashcore {
 // Instructions; the tests emulate them (tests/support/cuda_on_cpu/cuda_on_cpu.h).
 #ifndef CUDA_ON_CPU
 
-// 16 bytes that nobody writes meanwhile and nobody here reads again: in this order, as early as it is written.
+// 16 bytes that nobody writes meanwhile and nobody here reads again: in this order, as early as it is written. (.nc says that
+// nobody writes them while the kernel runs: what a launch reads that begins before the one ahead has ended, that one may write.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define READ_ONLY
+#else
+#define READ_ONLY ".nc"
+#endif
 __device__ __forceinline__ void load_16(uint32_t (&to)[4], const void *from) {
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+  asm volatile("ld.global" READ_ONLY ".L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "l"(from));
 }
@@ -58,6 +64,8 @@ struct Layout {
   static constexpr Type kType = TYPE;
   static constexpr int kDim = DIM, kHalves = HALVES, kRows = 8 * HALVES;  // of a row tile
   static constexpr int kKeys = keys_of_tile(DIM), kKeyTiles = kKeys / 8;  // of mma
+  // Whether a warp reads keys 128 bytes of a row at a time, of 4 rows, not 64 of 8.
+  static constexpr bool kWholeLines = HALVES == 1;
   // Tiles of keys, and of values, in a warp's registers: one in use, the others on their way.
   static constexpr int kBuffers = BUFFERS, kValueBuffers = DIM == 128 && HALVES == 2 ? 1 : BUFFERS;
   static constexpr int kPadded = DIM + 8;   // floats between rows of results: neighbours are in other banks
@@ -127,7 +135,8 @@ struct Boxes {
   }
 };
 
-// Tiles as a lane has them: of key 8n + g 8 dimensions of each 32; of keys 8n + 2t and 8n + 2t + 1 8 dimensions of each 64.
+// Tiles as a lane has them: of keys 8n + 2 * (lane / 8) and the next one 8 dimensions of each 64, or, if there are more than 8
+// rows, of key 8n + g of each 32; of values 8n + 2t and 8n + 2t + 1 8 dimensions of each 64.
 template <typename C>
 using Keys = uint32_t[C::kKeyTiles][C::kDim / 32][4];
 template <typename C>
@@ -196,9 +205,18 @@ __device__ __forceinline__ void load_keys(Keys<C> &to, const Place &place, const
                                           int keys, int lane) {
 #pragma unroll
   for (int n = 0; n < C::kKeyTiles; ++n) {
-    const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane / 4) + lane % 4 * 8;
+    if constexpr (C::kWholeLines) {
 #pragma unroll
-    for (int c = 0; c < C::kDim / 32; ++c) load_16(to[n][c], row + 32 * c);
+      for (int i = 0; i < 2; ++i) {
+        const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane / 8 * 2 + i) + lane % 8 * 8;
+#pragma unroll
+        for (int line = 0; line < C::kDim / 64; ++line) load_16(to[n][i * (C::kDim / 64) + line], row + 64 * line);
+      }
+    } else {
+      const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane / 4) + lane % 4 * 8;
+#pragma unroll
+      for (int c = 0; c < C::kDim / 32; ++c) load_16(to[n][c], row + 32 * c);
+    }
   }
 }
 
@@ -223,27 +241,49 @@ struct Rows {
   float out[C::kDim / 64][4][C::kHalves][4];  // [w][i]: dimensions 64w + 8g + 2i, of both queries, and its neighbour
 
   __device__ __forceinline__ void scores(float (&s)[C::kKeyTiles][4], const Keys<C> &k) const {
-    // In two sums, where one would be a long chain of products, and there are registers for them.
-    constexpr int kSums = C::kHalves == 1 ? C::kDim / 64 : 1;
-    float part[kSums][C::kKeyTiles][4];
+    if constexpr (C::kWholeLines) {
+      return scores_of_lines(s, k);
+    } else {
 #pragma unroll
-    for (int n = 0; n < C::kKeyTiles; ++n)
+      for (int n = 0; n < C::kKeyTiles; ++n) zero(s[n]);
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) zero(part[i][n]);
+      for (int c = 0; c < C::kDim / 32; ++c)
 #pragma unroll
-    for (int c = 0; c < C::kDim / 32; ++c)
+        for (int u = 0; u < 2; ++u) {
+          const uint32_t a[4] = {q[c][0][2 * u], q[c][C::kHalves - 1][2 * u], q[c][0][2 * u + 1],
+                                 q[c][C::kHalves - 1][2 * u + 1]};
+#pragma unroll
+          for (int n = 0; n < C::kKeyTiles; ++n) mma<C::kType>(s[n], a, k[n][c][2 * u], k[n][c][2 * u + 1]);
+        }
+    }
+  }
+
+  // The mma's second 8 rows, which few queries leave free, are the queries again, of the upper 32 dimensions of each 64. Of
+  // 4 keys, column 2t has the lower and column 2t + 1 the upper ones of key t: half of the products are of no use, and the
+  // two that are meet in one lane.
+  __device__ __forceinline__ void scores_of_lines(float (&s)[C::kKeyTiles][4], const Keys<C> &k) const {
+    constexpr int kLinesOfRow = C::kDim / 64;
+    float part[C::kKeyTiles][2][4];
+#pragma unroll
+    for (int n = 0; n < C::kKeyTiles; ++n) zero(part[n][0]), zero(part[n][1]);
+#pragma unroll
+    for (int line = 0; line < kLinesOfRow; ++line)
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
-        const uint32_t a[4] = {q[c][0][2 * u], C::kHalves == 2 ? q[c][C::kHalves - 1][2 * u] : 0, q[c][0][2 * u + 1],
-                               C::kHalves == 2 ? q[c][C::kHalves - 1][2 * u + 1] : 0};
+        const auto &low = q[2 * line][0], &high = q[2 * line + 1][0];
+        const uint32_t a[4] = {low[2 * u], high[2 * u], low[2 * u + 1], high[2 * u + 1]};
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; ++n)
-          mma<C::kType>(part[c % kSums][n], a, k[n][c][2 * u], k[n][c][2 * u + 1]);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const auto &b = k[n][i * kLinesOfRow + line];
+            mma<C::kType>(part[n][i], a, b[2 * u], b[2 * u + 1]);
+          }
       }
 #pragma unroll
     for (int n = 0; n < C::kKeyTiles; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[n][e] = kSums == 1 ? part[0][n][e] : part[0][n][e] + part[kSums - 1][n][e];
+      for (int i = 0; i < 2; ++i) s[n][i] = part[n][i][0] + part[n][i][3];
   }
 
   // Weights, as P^T's operand; sums and output are brought to the new maxima.

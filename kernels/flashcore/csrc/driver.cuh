@@ -96,8 +96,26 @@ inline int load_kernel(const char *file, const char *name, CodeKernel &kernel) {
 
 #endif
 
-// A kernel of one parameter, as one device has it. The driver's codes are the runtime's (cudaErrorInvalidValue is
+// A kernel of one parameter, as one device has it, that calls wait_for_previous() before it reads or writes global memory. The driver's codes are the runtime's (cudaErrorInvalidValue is
 // CUDA_ERROR_INVALID_VALUE, and so on).
+// As cuLaunchKernelEx is declared: a launch with attributes, one of which lets it begin before the one ahead has ended.
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned blocks[3], threads[3], shared_bytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute *attributes;
+  unsigned count;
+};
+using LaunchWith = int (*)(const LaunchConfig *, cudaFunction_t, void **, void **);
+
+inline int driver_launch_with(LaunchWith &launch) {
+  static Published<LaunchWith> known;
+  launch = known.load();
+  if (launch) return cudaSuccess;
+  if (const int error = ask_for("cuLaunchKernelEx", launch)) return error;
+  known.store(launch);
+  return cudaSuccess;
+}
+
 template <typename Parameter>
 struct Handle {
 #ifdef CODE_FROM_FILE
@@ -115,8 +133,13 @@ struct Handle {
 #endif
 
   // Let it have so much shared memory, and ask how many of its blocks a multiprocessor holds.
-  int allow(unsigned threads, int shared_bytes, int &resident) const {
-    constexpr int kMaxDynamicSharedSizeBytes = 8;  // as CUfunction_attribute has it
+  int allow(unsigned threads, int shared_bytes, int &resident) {
+    constexpr int kPtxVersion = 5, kMaxDynamicSharedSizeBytes = 8;  // as CUfunction_attribute has them
+    int (*get)(int *, int, cudaFunction_t) = nullptr;
+    if (const int error = ask_for("cuFuncGetAttribute", get)) return error;
+    int version = 0;
+    if (const int error = get(&version, kPtxVersion, function)) return error;
+    waits = version >= 90;
     int (*set)(cudaFunction_t, int, int) = nullptr;
     int (*count)(int *, cudaFunction_t, int, size_t) = nullptr;
     if (const int error = ask_for("cuFuncSetAttribute", set)) return error;
@@ -126,14 +149,25 @@ struct Handle {
   }
 
   int start(Kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream, Parameter parameter) const {
+    void *parameters[] = {&parameter};
+    if (waits) {
+      LaunchWith launch_with;
+      if (const int error = driver_launch_with(launch_with)) return error;
+      cudaLaunchAttribute early;
+      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      early.val.programmaticStreamSerializationAllowed = 1;
+      const LaunchConfig config = {{blocks.x, blocks.y, blocks.z}, {threads, 1, 1}, static_cast<unsigned>(shared_bytes),
+                                   static_cast<cudaStream_t>(stream), &early, 1};
+      return launch_with(&config, function, parameters, nullptr);
+    }
     Launch launch;
     if (const int error = driver_launch(launch)) return error;
-    void *parameters[] = {&parameter};
     return launch(function, blocks.x, blocks.y, blocks.z, threads, 1, 1, static_cast<unsigned>(shared_bytes),
                   static_cast<cudaStream_t>(stream), parameters, nullptr);
   }
 
   cudaFunction_t function;
+  bool waits;  // its code is for sm_90 or later, so that it calls wait_for_previous() (tensor.cuh)
 };
 
 #else  // on a processor there is no driver

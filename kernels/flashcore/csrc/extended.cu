@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended
   if constexpr (C::kLeastShared > kMostShared) {  // never chosen there, as in flashcore_flagship
     __trap();
   } else {
+    wait_for_previous();
     const Spot at = spot(task);
     Extended own = task;
     if (task.starts_q) {

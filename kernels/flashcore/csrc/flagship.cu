@@ -17,6 +17,7 @@
 // - Where the last blocks would leave much of the device idle, they are divided: two tilings in one launch.
 // - SHARED_Q: queries are read from shared memory in each step, which makes room for 32 rows per warp at D = 128.
 // - The way to the first copy is short: no division, a grid of three dimensions, keys before queries.
+// - On sm_90 a launch begins before the one ahead has ended, and waits for it before its first copy.
 //
 // FP16 and bfloat16, head dimensions 64, 80, 96, 128 and 256, any strides, and fewer heads of K and V than of Q.
 
@@ -125,7 +126,7 @@ Candidates tilings_of_32_rows_pipelined(Type type) {
 
 #if PART & 2048
 Candidates tilings_of_80_rows(Type type) {
-  return both<OfType<64, 80, 16, 64, 2, 2, true, 1, true, kAlways>>(type);
+  return both<OfType<64, 80, 16, 128, 2, 1, false, 1, true, kAlways, true>>(type);
 }
 #endif
 

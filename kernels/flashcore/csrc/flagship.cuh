@@ -75,7 +75,7 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   }
 }
 
-// The rows of one block. `Work` is a Task, or more.
+// The rows of one block. `Work` is a Task, or more. With a mask the kernel has called wait_for_previous().
 template <typename C, typename Work>
 __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   constexpr int kStages = C::kStages;
@@ -152,6 +152,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   // one barrier, which the second half has long reached, says both.
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
   const bool early = !C::kStaggered || thread < kEarly;
+  if (!C::kMasked) wait_for_previous();  // as late as it may be
   if constexpr (C::kStaggered) {
     if (early) {
       load_q(Number<kEarly>{});
@@ -336,6 +337,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
     }
   }
 
+  allow_next();
   uint16_t *o = head_at(task.o, task.o_stride, at.batch, at.head) + tile_row * task.o_stride.row;
   if constexpr (C::kGroups > 1) {
     if (C::kReadToTheEnd) group_barrier();  // all have left this group's keys and values
@@ -355,6 +357,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
   if constexpr ((kOneTiling ? C::kSharedBytes : C::kLeastShared) > kMostShared) {
     __trap();
   } else {
+    if (C::kMasked) wait_for_previous();  // the mask is read first of all
     attend<C>(task, spot(task));
   }
 }

@@ -108,6 +108,21 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
+// From sm_90 on a launch may begin while the one before it on its stream still runs; driver.cuh asks for it. It does so once
+// each block of that one has called allow_next() or ended. wait_for_previous() returns when all launches before have ended and
+// their results are visible: a kernel calls it before it first reads or writes global memory, and allow_next() after it, so
+// that nothing behind begins before what is ahead has ended.
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void allow_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
 #endif  // CUDA_ON_CPU
 
 // Whether tensor cores of the architecture that is compiled for do an mma of FP16 in 8 clocks or less, which leaves the rest

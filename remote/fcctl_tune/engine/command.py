@@ -243,7 +243,7 @@ class Run:
             return
         print_line("measuring the elites (%d) again, interleaved with the default" % min(spec.elites, len(candidates)))
         final = Final(
-            engine.cluster, engine.trial_spec, spec, engine.default, candidates, host=engine.lead,
+            engine.cluster, engine.trial_spec, spec, engine.default, candidates,
             stopped=lambda: self._stop is not None,
         )  # fmt: skip
         began = time.monotonic()
@@ -282,7 +282,7 @@ class Run:
         share = effort["gpu_timed_share"]
         self.about["wall_s"] = round(time.monotonic() - self.began, 3)
         self.about["gpu_busy_pct"] = None if share is None else round(100 * share, 1)
-        self.about["effort"] = {**effort, "worker_deaths": len(engine.cluster.deaths)}
+        self.about["effort"] = {**effort, "worker_deaths": engine.cluster.deaths}
         hosts = {**{host.name: host for host in engine.cluster.hosts}, **engine.seen}
         self.about["machine"] = {
             "gpus": sum(len(host.devices) for host in hosts.values()),

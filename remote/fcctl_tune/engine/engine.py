@@ -49,7 +49,7 @@ class Engine:
         self.effort = Effort()
         self.pace = Throughput(halving)
         self.default = Trial(0, study.space.default, "default")
-        self.lead = ""  # key of the host that tries the default first, and the elites last
+        self.lead = cluster.hosts[0].key  # of this machine, which is always there
         self.seen: Dict[str, Host] = {}  # all hosts so far, by name
         self._hosts: Dict[str, HostState] = {}
         self._host_of: Dict[str, HostState] = {}  # by call in flight
@@ -90,7 +90,7 @@ class Engine:
     def _is_done(self) -> bool:
         """Whether no trial is in flight, and the default is built on the host that compares the elites."""
         busy = self._waiting or any(state.trials for state in self._hosts.values())
-        return not busy and self.lead in self._hosts and self._hosts[self.lead].is_ready
+        return not busy and self._hosts[self.lead].is_ready
 
     def _update_hosts(self) -> None:
         """Add new hosts, remove lost ones."""
@@ -98,9 +98,7 @@ class Engine:
         for key in [key for key in self._hosts if key not in here]:
             self._host_lost(self._hosts.pop(key))
         for key, host in here.items():
-            if key in self._hosts:
-                self._hosts[key].host = self.seen[host.name] = host
-            else:
+            if key not in self._hosts:
                 self._host_came(HostState(host))
         self.effort.set_gpus(sum(len(host.devices) for host in here.values()))
 
@@ -108,8 +106,6 @@ class Engine:
         """Build the default first, then time it: every value is a ratio to its time."""
         self._hosts[state.host.key] = state
         self.seen[state.host.name] = state.host
-        if self.lead not in self._hosts:
-            self.lead = state.host.key
         self._build(state, InFlightTrial(self.default, DEFAULT), DEFAULT_FIRST)
 
     def _host_lost(self, state: HostState) -> None:
@@ -119,9 +115,6 @@ class Engine:
             self._host_of.pop(call)
         for one in state.trials:
             self._begin_again(one, "its host was lost")
-        if state.host.key == self.lead:
-            self.lead = next((key for key, other in self._hosts.items() if other.is_ready), "")
-            self.lead = self.lead or next(iter(self._hosts), "")
 
     def _begin_again(self, one: InFlightTrial, reason: str) -> None:
         """On any host. Within limits a broken link is no trial's fault."""

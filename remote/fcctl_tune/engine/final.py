@@ -91,19 +91,19 @@ class Finalist:
 
 
 class Final:
-    """Measures the best ``candidates`` again, against ``default`` on one host of ``cluster``."""
+    """Measures the best ``candidates`` again, against ``default`` on the machine of the search."""
 
     def __init__(
         self, cluster: Cluster, trial_spec: TrialSpec, spec: Spec, default: Trial,
-        candidates: Sequence[TrialRecord], *, host: str, stopped: Callable[[], bool] = lambda: False,
+        candidates: Sequence[TrialRecord], *, stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """
         Args:
             candidates: the best first; ``spec.elites`` of them are measured, the next best for one that fails.
-            host: key of the host that measures.
             stopped: whether to end early.
         """
-        self.cluster, self.trial_spec, self.host, self.stopped = cluster, trial_spec, host, stopped
+        self.cluster, self.trial_spec, self.stopped = cluster, trial_spec, stopped
+        self.host = cluster.hosts[0]
         self.direction, self.unit = spec.metric.direction, spec.metric.unit
         self.default, self.count = Finalist(default), min(spec.elites, len(candidates))
         trials = [Trial(r.number, r.params) for r in candidates]
@@ -120,7 +120,7 @@ class Final:
 
     def run(self) -> List[Dict[str, Any]]:
         """An entry for each elite with its :func:`verdict`, the best first, those that failed last; none if stopped.
-        Raises TuneError: the default configuration itself fails; the host is lost."""
+        Raises TuneError: the default configuration itself fails."""
         self._check_all()
         for case, seed in zip(self.all_cases, self.seeds[1:]):  # noqa: B905 (Python 3.9)
             if not self.stopped():
@@ -148,8 +148,7 @@ class Final:
 
     def _check_some(self, some: Sequence[Finalist]) -> None:
         """A serve command checks an even share on each GPU; commands check one by one, as GPUs are free."""
-        gpus = next((len(host.devices) for host in self.cluster.hosts if host.key == self.host), 1)
-        count = min(gpus, len(some)) if self.trial_spec.serve else len(some)
+        count = min(len(self.host.devices), len(some)) if self.trial_spec.serve else len(some)
         self._check([list(some[n::count]) for n in range(count)])
         if self.trial_spec.serve and not self.stopped():  # a neighbour may have been at fault
             self._check([[one] for one in some if one.fault is not None])
@@ -171,10 +170,10 @@ class Final:
                 one.fault = (state, reason) if state else None
 
     def _submit(self, function: Callable[..., Any], *arguments: Any) -> str:
-        return self.cluster.submit(function, self.trial_spec, *arguments, slot="gpu", host=self.host)
+        return self.cluster.submit(function, self.trial_spec, *arguments, slot="gpu", host=self.host.key)
 
     def _results(self, calls: Sequence[str]) -> List[Any]:
-        """The results of the calls. Raises: TuneError, if a result is one, or the host is lost."""
+        """The results of the calls. Raises: TuneError, if a result is one."""
         outcomes: Dict[str, Any] = {}
         while len(outcomes) < len(calls) and not self.stopped():
             for call, outcome in self.cluster.results(TICK_S):
@@ -183,11 +182,6 @@ class Final:
                 if call in calls:
                     outcomes[call] = ("lost", str(outcome)) if isinstance(outcome, CallFailed) else outcome
             self.cluster.mend()
-            if self.host not in [host.key for host in self.cluster.hosts]:
-                raise TuneError(
-                    "the host of the final measurement was lost: %s" % self.host.partition(":")[0],
-                    "all trials are done; to repeat this measurement, run the same command again",
-                )
         return [outcomes.get(call, ("lost", "stopped")) for call in calls]
 
     def _time(self, case: str, seed: int) -> None:

@@ -75,7 +75,6 @@ class Calls:
         self._numbers = itertools.count()
         self._futures: Dict[str, Any] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._is_cut = False
 
     def connect(self, client: Any) -> None:
         self._client = client
@@ -99,8 +98,7 @@ class Calls:
         self._ended.put((event[1]["call"], pickle.loads(event[1]["outcome"])))  # noqa: S301 - Dask's peers run code
 
     def _on_end(self, call: str, future: Any) -> None:
-        """In Dask's own thread. A call that we did not cancel was cancelled with the connection to the scheduler."""
-        self._is_cut = self._is_cut or (future.status == "cancelled" and call in self._futures)
+        """In Dask's own thread."""
         killed = future.status == "error"  # a call raises nothing: its workers died
         reason = "its workers died" if killed else "its result did not arrive"
         self._ended.put((call, CallFailed(reason, killed)))
@@ -111,8 +109,7 @@ class Calls:
             future.cancel(force=True)
 
     def results(self, seconds: float) -> List[Tuple[str, Any]]:
-        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search.
-        Raises: TuneError, if the connection to the scheduler broke."""
+        """Wait; the calls that ended, each with its result, a :class:`CallFailed`, or a TuneError for the search."""
         results = []
         with contextlib.suppress(queue.Empty):
             one = self._ended.get(timeout=seconds)
@@ -122,11 +119,6 @@ class Calls:
                 if len(results) == AT_ONCE:
                     break
                 one = self._ended.get_nowait()
-        if self._is_cut:
-            raise TuneError(
-                "the connection to the scheduler broke",
-                "when the scheduler runs again, run the same command: the search continues",
-            )
         return results
 
     def wake(self) -> None:
@@ -144,7 +136,6 @@ class Cluster(Calls):
     def __init__(self, host: Host, notice: Callable[[str], None], trial_spec: TrialSpec, offer: str = "") -> None:
         super().__init__()
         self.host, self.notice, self.trial_spec, self.offer = host, notice, trial_spec, offer
-        self.deaths: List[str] = []
         self._membership: Optional[Membership] = None
         self._ending = contextlib.ExitStack()
         self._looked_at = 0.0
@@ -153,6 +144,11 @@ class Cluster(Calls):
     def hosts(self) -> Sequence[Host]:
         """The present hosts, with GPUs of one model. Calls on a lost host give no result."""
         return (self.host, *(self._membership.hosts if self._membership is not None else ()))
+
+    @property
+    def deaths(self) -> int:
+        """How often a worker of this machine died."""
+        return sum(worker.deaths for worker in self._pool.workers)
 
     def __enter__(self) -> Cluster:
         """Start the workers' processes, which import meanwhile."""
@@ -210,7 +206,7 @@ class Cluster(Calls):
             membership.offer(self.offer, port, self._pem)
         except OSError as error:
             raise MissingDependency("%s: %s" % (self.offer, error.strerror), "choose another file: --fleet") from None
-        self._membership = Membership(settings.version(), self.notice, self._dismiss, self.deaths, self.host)
+        self._membership = Membership(self.notice, self._dismiss, self.host)
 
     def _remove_offer(self) -> None:
         with contextlib.suppress(OSError):
@@ -223,7 +219,6 @@ class Cluster(Calls):
     def mend(self) -> None:
         """Replace workers that died; update the hosts. Raises: TuneError, if a worker dies again and again."""
         for worker in self._pool.ended():
-            self.deaths.append(worker.name)
             self._pool.replace(worker)
         now = time.monotonic()
         if self._membership is not None and now - self._looked_at >= LOOK_S:

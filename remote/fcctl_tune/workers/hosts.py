@@ -147,11 +147,6 @@ class Host:
         return f"{self.name}:{self.member}" if self.member else self.name
 
     @property
-    def process(self) -> str:
-        """The member's process: the same after its link broke and it joined again."""
-        return self.member.partition(".")[0]
-
-    @property
     def model(self) -> str:
         return self.devices[0].model
 

@@ -63,7 +63,6 @@ class Member:
         self._process, self._tries = secrets.token_hex(4), 0
         self._began = time.monotonic()
         self._silent_since: Optional[float] = None  # of a search that had admitted workers
-        self._problem = ""  # of the search's file
         self._stop = False
 
     def carry_out(self) -> int:
@@ -113,30 +112,20 @@ class Member:
                 return 0
             if self._stop:
                 return STOPPED
-            if join is None or self._is_over(join):
+            if join is None or self._is_over():
                 return GAVE_UP
             pause = AGAIN_S if self.joined > joined else min(2 * max(pause, AGAIN_S), LONGEST_PAUSE_S)
 
     def _search(self) -> Optional[Join]:
         """How to join the search; None if that is not known in time. Raises: MissingDependency."""
         while not self._stop:
-            join = self._join()
-            if join is not None or self._is_over(None):
+            join = Join.read(self.options.join)
+            if join is not None or self._is_over():
                 return join
             self._nap(SOON_S)
         return None
 
-    def _join(self) -> Optional[Join]:
-        """None if no search is known yet, or its file is invalid, as it is while somebody writes it."""
-        try:
-            return Join.read(self.options.join)
-        except ValueError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                print_line("%s: %s; see the section A fleet of docs/tune.md" % (self.options.join, error))
-            return None
-
-    def _is_over(self, join: Optional[Join]) -> bool:
+    def _is_over(self) -> bool:
         """Whether the search was silent for too long. Raises: MissingDependency, if it never came."""
         now = time.monotonic()
         if self._silent_since is not None:
@@ -144,15 +133,14 @@ class Member:
                 print_line("ended: the search has not answered for %d s" % PATIENCE_S)
                 return True
         elif now - self._began > WAIT_S:
-            where = join.address if join else self.options.join
-            problem = "no search answered within %d s (%s)" % (WAIT_S, where)
+            problem = "no search answered within %d s (%s)" % (WAIT_S, self.options.join)
             raise MissingDependency(problem, "check that the search runs, and that a tunnel to it is open")
         return False
 
     def _pool(self, folder: str) -> WorkerPool:
         self._tries += 1  # the scheduler may still know the last ones
         host = dataclasses.replace(self.host, member="%s.%d" % (self._process, self._tries))
-        facts = membership.facts(host, settings.version())
+        facts = membership.facts(host)
         env = {MEMBER: json.dumps({"facts": facts, "folders": self.folders})}
         return WorkerPool(host, folder, env, self._trial_spec(self._spec) if self._spec is not None else None)
 
@@ -178,7 +166,7 @@ class Member:
                     self._search_lost(is_in or self._has_joined(join, folder))
                     return None
                 pool.replace(worker)
-            if self._join() not in (None, join):  # the present tunnel may be silent
+            if Join.read(self.options.join) not in (None, join):  # the present tunnel may be silent
                 self._search_lost(is_in)
                 return None
             self._nap(LOOK_S)

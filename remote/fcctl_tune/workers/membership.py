@@ -7,15 +7,14 @@ import json
 import operator
 import os
 import re
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
 
 from fcctl_remote.base import files
 from fcctl_remote.base.text import one_line
+from fcctl_tune.errors import TuneError
 from fcctl_tune.workers.hosts import Host, worker_name
 
-#: The version that hosts and search must share.
-PROTOCOL = 2
 #: The topic of dismissals, ``{"to": a host's key or "" for all, "say": reason}``. Hosts ask for it, also later ones.
 CONTROL = "fcctl-tune-control"
 #: The key of the facts that a worker sends of its host.
@@ -29,9 +28,10 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def facts(host: Host, version: str) -> Dict[str, Any]:
-    """The facts that each worker of ``host`` sends; ``version`` is that of Dask distributed."""
-    return {"protocol": PROTOCOL, "distributed": version, "host": dataclasses.asdict(host)}
+def facts(host: Host) -> Dict[str, Any]:
+    """The facts that each worker of ``host`` sends. All hosts of a search have the same libraries: they are sent with
+    its plan."""
+    return {"host": dataclasses.asdict(host)}
 
 
 @dataclass
@@ -39,28 +39,23 @@ class JoinedHost:
     host: Host
     seen: float  # when one of its workers was there last
     is_complete: bool = False  # all its workers are there
-    addresses: Set[str] = field(default_factory=set)  # of its workers, as they were last
 
 
 class Membership:
     """The hosts of a search.
 
     Args:
-        version: the search's version of Dask distributed.
         dismiss: called with the key of a host that is excluded, and the reason.
-        deaths: gets a host's name for each worker that died on it.
         own: the host of the search itself, which does not join; others need GPUs of its model.
     """
 
     def __init__(
-        self, version: str, notice: Callable[[str], None], dismiss: Callable[[str, str], None], deaths: List[str],
-        own: Host,
+        self, notice: Callable[[str], None], dismiss: Callable[[str, str], None], own: Host
     ) -> None:  # fmt: skip
-        self.version, self.own, self.deaths = version, own, deaths
+        self.own = own
         self._notice, self._dismiss = notice, dismiss
         self._joined: Dict[str, JoinedHost] = {}  # by name, as what follows
         self._known: Set[str] = set()  # were complete once
-        self._announced: Set[str] = set()  # present by the last notice; a new join of the same process gives none
         self._excluded: Set[str] = set()  # keys of members that were left out or replaced
 
     @property
@@ -71,18 +66,14 @@ class Membership:
     def look(self, workers: Mapping[str, Mapping[str, Any]], now: float) -> None:
         """``workers``: those that the scheduler lists at ``now``, by address. A replaced member's workers, if they are
         still listed, were seen earlier than those of the new one."""
-        there: Dict[str, Dict[str, str]] = {}  # addresses by worker's name, by member's key
-        for address, worker in sorted(workers.items(), key=lambda item: float(item[1].get("last_seen", 0.0))):
+        there: Dict[str, Set[str]] = {}  # workers' names, by member's key
+        for worker in sorted(workers.values(), key=lambda one: float(one.get("last_seen", 0.0))):
             host = self._host_of(worker)
             if host is not None:
-                there.setdefault(host.key, {})[str(worker.get("name"))] = address
+                there.setdefault(host.key, set()).add(str(worker.get("name")))
                 self._seen(host, now)
         for name, joined in list(self._joined.items()):
-            by_name = there.get(joined.host.key, {})
-            if by_name:
-                self.deaths += [name] * len(joined.addresses - set(by_name.values()))
-                joined.addresses = set(by_name.values())
-            self._completed(joined, by_name)
+            self._completed(joined, there.get(joined.host.key, set()))
             if now - joined.seen > GONE_S:
                 self._forget(name)
 
@@ -90,17 +81,12 @@ class Membership:
         """None for another program's worker, and for a host that cannot be used."""
         entry: Any = worker.get(FACTS)
         try:
-            host, spoken = Host.of(entry["host"]), (entry["protocol"], entry["distributed"])
+            host = Host.of(entry["host"])
         except (TypeError, LookupError):
             return None
         if host.name == self.own.name or host.key in self._excluded:
             return None
-        if spoken != (PROTOCOL, self.version):
-            self.leave_out(
-                host.key,
-                "it uses protocol %s of Dask %s, but the search uses %s of %s" % (*spoken, PROTOCOL, self.version),
-            )
-        elif host.model != self.own.model:
+        if host.model != self.own.model:
             problem = "its GPU is %s, but the search uses %s: their times cannot be compared"
             self.leave_out(host.key, problem % (host.model, self.own.model))
         return None if host.key in self._excluded else host
@@ -108,30 +94,24 @@ class Membership:
     def _seen(self, host: Host, now: float) -> None:
         joined = self._joined.get(host.name)
         if joined is not None and joined.host.key != host.key:
-            self._forget(host.name, joins_anew=joined.host.process == host.process)
+            self._forget(host.name)
             self._excluded.add(joined.host.key)
             joined = None
         if joined is None:
             joined = self._joined[host.name] = JoinedHost(host, now)
-        if joined.host != host:
-            joined.host, joined.is_complete = host, False
         joined.seen = now
 
-    def _completed(self, joined: JoinedHost, there: Mapping[str, str]) -> None:
+    def _completed(self, joined: JoinedHost, there: Set[str]) -> None:
         host = joined.host
         names = {worker_name(host.key, own) for own in ("cpu", *(d.worker for d in host.devices))}
-        if not joined.is_complete and names <= set(there):
+        if not joined.is_complete and names <= there:
             joined.is_complete = True
             back = "back, " if host.name in self._known else ""
-            if host.name not in self._announced:
-                self._notice("host %s: %s%s" % (host.name, back, host.outline()))
-            self._announced.add(host.name)
+            self._notice("host %s: %s%s" % (host.name, back, host.outline()))
             self._known.add(host.name)
 
-    def _forget(self, name: str, joins_anew: bool = False) -> None:
-        del self._joined[name]
-        if name in self._announced and not joins_anew:
-            self._announced.remove(name)
+    def _forget(self, name: str) -> None:
+        if self._joined.pop(name).is_complete:
             self._notice("host %s: lost" % name)
 
     def leave_out(self, key: str, reason: str) -> None:
@@ -143,7 +123,6 @@ class Membership:
         joined = self._joined.get(name)
         if joined is not None and joined.host.key == key:
             del self._joined[name]
-            self._announced.discard(name)
         self._notice("host %s: not used: %s" % (name, one_line(reason)))
         self._dismiss(key, reason)
 
@@ -171,27 +150,16 @@ class Join:
 
     @classmethod
     def read(cls, path: str) -> Optional[Join]:
-        """None if there is no such file. Raises: ValueError, if it is not valid."""
+        """None if there is no such file. Raises: TuneError, if it is not valid; it is replaced as a whole."""
         try:
-            with open(path, "rb") as stream:  # once: it may be replaced or removed
-                content = stream.read()
+            with open(path, "rb") as stream:
+                entry = json.load(stream)
+            return cls(operator.index(entry["scheduler"]), (entry["tls"] or {}).get("pem"))
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise ValueError("%s: %s" % (path, error.strerror)) from None
-        return cls.from_dict(json.loads(content))
-
-    @classmethod
-    def from_dict(cls, entry: Any) -> Join:
-        """Raises: ValueError."""
-        try:
-            if entry["schema"] != SCHEMA:
-                raise ValueError("it is not a file of schema %d" % SCHEMA)
-            pem = entry["tls"]["pem"] if entry.get("tls") else None
-            port = operator.index(entry["scheduler"])
-        except (TypeError, LookupError, AttributeError) as error:
-            raise ValueError("it is not a file of schema %d: %s" % (SCHEMA, error)) from None
-        return cls(port, pem)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            problem = "%s is not valid: %s: %s" % (path, type(error).__name__, error)
+            raise TuneError(problem, "see the section A fleet of docs/tune.md") from None
 
     @property
     def address(self) -> str:

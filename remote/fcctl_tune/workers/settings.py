@@ -58,11 +58,6 @@ def applied(**more: Any) -> Iterator[None]:
             yield
 
 
-def version() -> str:
-    """Of Dask distributed; all hosts of a search must have the same."""
-    return str(importlib.import_module("distributed").__version__)
-
-
 def certificate() -> Optional[str]:
     """A new key with its certificate, as PEM, by ``openssl``; None where that is missing.
 

@@ -20,8 +20,8 @@ from flashcore.registry import CSRC, VARIANTS
 from tests.support.cuda_on_cpu.build import run
 
 TIMES = json.loads((Path(__file__).resolve().parents[3] / "results/reference/h100/tilings.json").read_text())
-#: Measured, and chosen for no shape of any chip: the library has it no more.
-GONE = "64x32x64,1,2pt"
+#: Measured, and in the library no more: chosen for no shape of any chip, or slower than 80x16x128,2,1stq.
+GONE = {"64x32x64,1,2pt", "80x16x64,2,2pst"}
 HOPPER, ADA = (9, 0), (8, 9)
 L4_SMS = 58
 FIELDS = (
@@ -89,7 +89,7 @@ def on_an_l4(D: int) -> list[dict[str, Any]]:
 
 
 def fastest(clocks: Clocks, among: list[dict[str, Any]], *where: Any) -> int:
-    there = (i for i, one in enumerate(among) if one["name"] != GONE)
+    there = (i for i, one in enumerate(among) if one["name"] not in GONE)
     return min(there, key=lambda i: clocks(among[i], *where))
 
 
@@ -148,7 +148,7 @@ def test_the_measured_tilings_are_those_of_the_library() -> None:
     for (dtype, D), names in VARIANTS["flagship"].tilings.items():
         if D not in (64, 128):
             continue
-        measured = {one["name"].rstrip("t") for one in tilings(D) if one["name"] != GONE}
+        measured = {one["name"].rstrip("t") for one in tilings(D) if one["name"] not in GONE}
         named = {name.rstrip("t") for name in names if "+" not in name and not name.endswith("m")}
         assert named == measured if dtype == "float16" else named <= measured
 
@@ -166,7 +166,7 @@ def test_no_prediction_for_an_l4_is_below_its_tensor_floor(clocks: Clocks, causa
 def test_on_58_multiprocessors_the_mission_gets_blocks_of_80_rows(clocks: Clocks) -> None:
     """56 of them: the present 64 of 64 rows left six multiprocessors with two."""
     among = on_an_l4(64)
-    assert among[fastest(clocks, among, [1, 8, 512, 64], 0, L4_SMS, ADA)]["name"] == "80x16x64,2,2pst"
+    assert among[fastest(clocks, among, [1, 8, 512, 64], 0, L4_SMS, ADA)]["name"] == "80x16x128,2,1stq"
 
 
 @pytest.mark.parametrize(

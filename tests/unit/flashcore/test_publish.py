@@ -181,6 +181,16 @@ def test_the_tables_say_what_was_measured(run: Path, docs: Path, tmp_path: Path)
     ]  # fmt: skip
 
 
+def test_a_kernel_that_is_left_out_for_an_l4_has_the_registers_of_where_it_runs(
+    run: Path, docs: Path, tmp_path: Path
+) -> None:
+    """A trap takes 4 registers: that is nothing about the kernel."""
+    (run / "steps/build/out/build-fused.json").write_text(json.dumps(build("fused", 4)))
+    published(run, docs, tmp_path)
+    row = next(line for line in docs.read_text().splitlines() if line.startswith("| `fused`"))
+    assert "| 250 (sm_90) | 0 | 12 |" in row
+
+
 def test_a_step_up_that_is_slower_is_told_with_its_reason(run: Path, docs: Path, tmp_path: Path) -> None:
     to = tmp_path / "reference" / "h200"
     to.mkdir(parents=True)

@@ -74,6 +74,10 @@ def test_one_that_is_not_faster_on_what_was_held_out_wins_nothing() -> None:
         ({"complete": False}, "is not complete"),
         ({"gpu": None, "trials": []}, "does not name the GPU"),
         ({"final": []}, "no configuration passed"),
+        (  # an interval beside its ratio is none
+            {"final": [{**final(1, 0.8, a=0.7), "held_out": {"ratio": 5.0, "ci_low": 0.7, "ci_high": 0.9}}]},
+            "not measured interleaved",
+        ),
         ({"trials": [{"number": n, "params": {}, "gpu": g} for n, g in ((1, "L4"), (2, "H100"))]}, "L4, H100"),
     ],
 )
@@ -87,12 +91,6 @@ def test_a_host_that_makes_no_sense_gives_a_result_all_the_same() -> None:
         assert of(junk).doubts  # type: ignore[arg-type]
     nan = document(final(1, float("nan"), a=float("inf"), b=-1.0))
     assert of(nan).doubts
-
-
-def test_an_interval_beside_its_ratio_is_no_interval() -> None:
-    elite = final(1, 0.8, a=0.7, b=0.9)
-    elite["held_out"]["ratio"] = 5.0
-    assert "not measured interleaved" in of(document(elite)).doubts[0]
 
 
 def test_what_was_to_be_held_out_cannot_be_left_out() -> None:

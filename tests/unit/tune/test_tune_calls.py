@@ -127,6 +127,14 @@ def test_each_result_is_heard_once(client: Client) -> None:
     assert made.results(0) == []
 
 
+def test_a_call_that_was_given_up_is_not_heard(client: Client) -> None:
+    made = Calls()
+    made.connect(client)
+    made.cancel(submitted(made))
+    client.futures[0].ends("cancelled")
+    assert made.results(0) == []
+
+
 def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client) -> None:
     made = Calls()
     made.connect(client)
@@ -139,7 +147,11 @@ def test_of_calls_that_are_alike_the_oldest_comes_first(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("status", "killed", "reason"),
-    [("error", True, "its workers died"), ("finished", False, "its result did not arrive")],
+    [
+        ("error", True, "its workers died"),
+        ("finished", False, "its result did not arrive"),
+        ("cancelled", False, "its result did not arrive"),
+    ],
 )
 def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed: bool, reason: str) -> None:
     made = Calls()
@@ -148,17 +160,3 @@ def test_a_call_that_gives_nothing_says_why(client: Client, status: str, killed:
     client.futures[0].ends(status)
     ((heard, outcome),) = made.results(0)
     assert (heard, str(outcome), outcome.killed) == (call, reason, killed)
-
-
-def test_a_connection_to_the_scheduler_that_broke_is_no_calls_fault(client: Client) -> None:
-    made = Calls()
-    made.connect(client)
-    ours, theirs = submitted(made), submitted(made)
-    made.cancel(ours)
-    client.futures[0].ends("cancelled")
-    assert made.results(0) == []
-    client.futures[1].ends("cancelled")
-    for _ in range(2):
-        with pytest.raises(TuneError, match="the connection to the scheduler broke"):
-            made.results(0)
-    made.cancel(theirs)

@@ -50,7 +50,6 @@ class Cluster:
         self.waiting: dict[tuple[str, str], deque[tuple[str, Any]]] = {}
         self.left_out: dict[str, str] = {}
         self.most_timed = 0
-        self.deaths: list[str] = []
         self.turned: Callable[[], None] = lambda: None
         self._keys = itertools.count()
 
@@ -135,9 +134,10 @@ def by_p(study: Study) -> dict[Any, TrialRecord]:
     return {record.params["P"]: record for record in study.records()}
 
 
-def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> None:
+def test_every_trial_is_told_once_by_its_ratio_and_only_the_promising_are_timed_longer(study: Study) -> None:
     told: list[TrialRecord] = []
-    engine(study, Cluster(), told).run()
+    cluster = Cluster()
+    engine(study, cluster, told).run()
     assert sorted(r.number for r in told) == list(range(12))
     found = by_p(study)
     assert found[6].number == 0
@@ -147,11 +147,6 @@ def test_every_trial_is_told_once_by_its_ratio_to_the_default(study: Study) -> N
     assert found[6].seconds == {"build": 1.0, "check": 0.1, "bench": 0.4}  # two rungs
     assert (found[3].gpu, found[3].worker) == ("card", "gpu-0")
     assert found[12].state == "pruned"
-
-
-def test_only_the_promising_are_timed_longer_and_the_default_always(study: Study) -> None:
-    cluster = Cluster()
-    engine(study, cluster).run()
     longer = [p for phase, p, repeats in cluster.asked if repeats == 9]
     assert 6 in longer
     assert 1 in longer
@@ -183,11 +178,14 @@ def test_faults_are_told_with_their_reasons_and_cost_one_trial_each(study: Study
     }
 
 
-@pytest.mark.parametrize("outcome", [Timed("wrong", "max err 3"), KILLED])
-def test_without_a_default_that_works_there_is_nothing_to_compare_with(study: Study, outcome: Any) -> None:
+@pytest.mark.parametrize(
+    ("phase", "outcome"),
+    [("time", Timed("wrong", "max err 3")), ("time", KILLED), ("build", Built("build_failed", "registers: 250", 1))],
+)
+def test_without_a_default_that_works_there_is_nothing_to_compare_with(study: Study, phase: str, outcome: Any) -> None:
     cluster = Cluster()
-    cluster.outcomes = {("time", 6): outcome}
-    with pytest.raises(TuneError, match=r"max err 3|workers died"):
+    cluster.outcomes = {(phase, 6): outcome}
+    with pytest.raises(TuneError, match=r"max err 3|workers died|does not work: build_failed: registers: 250"):
         engine(study, cluster).run()
     assert 0 in study._asked  # asked for again once it is repaired
 
@@ -226,38 +224,31 @@ def test_after_its_time_no_more_trials_are_begun(study: Study) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ several hosts
-def test_a_host_is_used_only_after_the_default_worked_there(study: Study) -> None:
+@pytest.mark.parametrize(
+    ("phase", "outcome", "reason"),
+    [
+        ("time", Timed("crashed", "SIGILL"), "the default configuration does not work: crashed: SIGILL"),
+        ("time", KILLED, "its workers died"),
+        ("build", KILLED, "its workers died"),
+    ],
+)
+def test_a_host_is_used_only_after_the_default_worked_there(
+    study: Study, phase: str, outcome: Any, reason: str
+) -> None:
     cluster = Cluster(host("a"), host("b"))
-    cluster.outcomes = {("b", "time", 6): Timed("crashed", "SIGILL")}
+    cluster.outcomes = {("b", phase, 6): outcome}
     engine(study, cluster).run()
-    assert cluster.left_out == {"b": "the default configuration does not work: crashed: SIGILL"}
-    assert [r.number for r in study.records()] == list(range(12))
-    assert {p for where, phase, p, _ in cluster.on if (where, phase) == ("b", "time")} == {6}
-    assert all(r.is_timed for r in study.records())
-
-
-@pytest.mark.parametrize("phase", ["build", "time"])
-def test_a_host_on_which_the_default_takes_the_workers_with_it_is_left_out(study: Study, phase: str) -> None:
-    cluster = Cluster(host("a"), host("b"))
-    cluster.outcomes = {("b", phase, 6): KILLED}
-    engine(study, cluster).run()
-    assert cluster.left_out == {"b": "its workers died"}
+    assert cluster.left_out == {"b": reason}
     assert [r.number for r in study.records() if r.is_timed] == list(range(12))
+    assert {p for where, what, p, _ in cluster.on if (where, what) == ("b", "time")} <= {6}
 
 
-@pytest.mark.parametrize("outcome", [Timed(), Timed("wrong", "max err 3")])
-def test_a_default_that_breaks_a_gate_is_checked_all_the_same(study: Study, outcome: Timed) -> None:
+def test_a_default_that_breaks_a_gate_is_compared_with_all_the_same(study: Study) -> None:
     cluster = Cluster()
     cluster.outcomes = {("build", 6): Built("gate_failed", "registers: 250", 1)}
-    if outcome.state:
-        cluster.outcomes["time", 6] = outcome
-        with pytest.raises(TuneError, match="the default configuration does not work: wrong: max err 3"):
-            engine(study, cluster).run()
-        return
     engine(study, cluster).run()
     assert ("", "time", 6, True) in cluster.on
-    assert by_p(study)[6].state == "gate_failed"
-    assert by_p(study)[1].state == "complete"
+    assert (by_p(study)[6].state, by_p(study)[1].state) == ("gate_failed", "complete")
 
 
 def test_what_it_cost_is_accounted_for(study: Study) -> None:

@@ -81,11 +81,9 @@ class Call:
 
 
 class World:
-    """Machine a, which searches, and b and c; ``scheduled``: b and c alone, of a scheduler elsewhere, and whichever
-    leads may go, too. What happens next is drawn."""
+    """Machine a, which searches, and b and c. What happens next is drawn."""
 
-    def __init__(self, draw: random.Random, scheduled: bool) -> None:
-        self.scheduled = scheduled
+    def __init__(self, draw: random.Random) -> None:
         self.draw = draw
         self.known: dict[str, Host] = {}  # as the engine sees them, by name
         self.gone: set[str] = set()  # keys of those that do nothing more
@@ -100,12 +98,10 @@ class World:
         self.losses = Counter[int]()  # by trial
         self.killed: set[int] = set()  # trials that took workers with them
         self.troubled: set[str] = set()  # keys of hosts on which something could not be carried out
-        self.deaths: list[str] = []
         self.now = 0.0
         self.steps, self.trouble = 0, draw.randrange(MOST_TROUBLE)
         self._names = itertools.count()
-        if not scheduled:
-            self.known["a"] = self._host("a", "")
+        self.known["a"] = self._host("a", "")
 
     def _host(self, name: str, member: str) -> Host:
         gpus = 2 if name == "c" else 1
@@ -156,7 +152,7 @@ class World:
         return [(name, self._outcome(self.calls.pop(name))) for name in done]
 
     def _outcome(self, call: Call) -> Any:
-        if self.steps < self.trouble and self.draw.random() < 0.06 and not self.scheduled:
+        if self.steps < self.trouble and self.draw.random() < 0.06:
             if call.number > 0 and len(self.killed) < MOST_KILLED:
                 self.killed.add(call.number)
                 return CallFailed("its workers died", killed=True)
@@ -220,7 +216,7 @@ def check(study: Study, world: World) -> None:
     for number, record in study.told.items():
         if record.state == "lost":
             by_hosts = world.losses[number] >= MOST_LOSSES
-            assert number in world.killed or by_hosts or (number == 0 and world.scheduled)  # which waits unseen
+            assert number in world.killed or by_hosts
         else:
             assert record.state in ("complete", "pruned")
             assert record.value == (100.0 - number) / 100.0
@@ -228,15 +224,13 @@ def check(study: Study, world: World) -> None:
 
 
 @pytest.mark.full
-@given(
-    seed=st.integers(0, 10**9), stops=st.booleans(), hurry=st.booleans(), scheduled=st.booleans(), serves=st.booleans()
-)
+@given(seed=st.integers(0, 10**9), stops=st.booleans(), hurry=st.booleans(), serves=st.booleans())
 @settings(max_examples=300, derandomize=True)
 def test_no_trial_is_lost_or_told_twice_whatever_happens_to_the_hosts(
-    seed: int, stops: bool, hurry: bool, scheduled: bool, serves: bool
+    seed: int, stops: bool, hurry: bool, serves: bool
 ) -> None:
     draw = random.Random(seed)
-    study, world = Study(), World(draw, scheduled)
+    study, world = Study(), World(draw)
     with (
         mock.patch.object(engines, "time", SimpleNamespace(monotonic=lambda: world.now)),
         mock.patch.object(engines, "LAST_TIMINGS_S", 2.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ class Cluster:
         self.noise, self.rng = noise, random.Random(3)
         self.hosts = [Host(name, 1, (Device("gpu-0", "card"),)) for name in "ab"]
         self.used: list[str] = []
-        self.after: dict[int, Callable[[], object]] = {}
         self._outcomes: dict[str, Any] = {}
 
     def mend(self) -> None:
@@ -57,7 +56,6 @@ class Cluster:
         call = str(len(self.used))
         self.used.append(host)
         self._outcomes[call] = self._outcome(function, *what)
-        self.after.pop(len(self.used), lambda: None)()
         return call
 
     def _outcome(self, function: Any, what: Any, *rest: Any) -> Any:
@@ -92,11 +90,11 @@ TRIAL_SPEC = TrialSpec.of(SPEC, "/nowhere", "/nowhere")
 
 
 def measured(
-    cluster: Any, elites: Sequence[int] = (2, 3, 4), trial_spec: TrialSpec = TRIAL_SPEC, count: int = 0, host: str = "a"
+    cluster: Any, elites: Sequence[int] = (2, 3, 4), trial_spec: TrialSpec = TRIAL_SPEC, count: int = 0
 ) -> tuple[list[dict[str, Any]], Final]:
     records = [TrialRecord(p - 1, {"P": p}, "pruned", value=1.0, seconds={"bench": 0.2}) for p in elites]
     spec = replace(SPEC, elites=count or len(elites))
-    made = Final(cluster, trial_spec, spec, candidate(1), records, host=host)
+    made = Final(cluster, trial_spec, spec, candidate(1), records)
     return made.run(), made
 
 
@@ -117,6 +115,7 @@ def test_each_elite_is_faster_slower_or_there_is_no_telling() -> None:
     assert about["failed"] == []
     assert about["default"]["a"]["us"] == pytest.approx(10, abs=0.1)
     assert len(set(cluster.seeds)) == 3  # inputs of their own for each case
+    assert set(cluster.used) == {"a"}, "which searches"
 
 
 @pytest.mark.parametrize(("searched", "held_out"), [(8.0, 12.0), (12.0, 8.0)])
@@ -172,17 +171,6 @@ def test_a_default_that_fails_now_leaves_nothing_to_compare_with() -> None:
         measured(cluster)
     cluster.faults = {1: ("gate_failed", "spills")}
     assert len(measured(cluster)[0]) == 3
-
-
-def test_all_of_it_is_on_one_host_and_ends_if_that_is_lost() -> None:
-    cluster = Cluster()
-    measured(cluster, [2], host="b")
-    assert set(cluster.used) == {"b"}
-    cluster = Cluster()
-    cluster.after = {3: cluster.hosts.pop}  # while the last case is timed
-    with pytest.raises(TuneError, match="the host of the final measurement was lost: b") as lost:
-        measured(cluster, [2], host="b")
-    assert "run the same command again" in lost.value.hint
 
 
 #: Checks only once three of its kind do, and refuses one of them.

@@ -75,7 +75,6 @@ class Workshop:
     rng: random.Random
     now: float = 0.0
     busy: Counter[str] = field(default_factory=Counter)  # seconds, by slot
-    deaths: list[str] = field(default_factory=list)
 
     LATENCY_S = 0.01
 

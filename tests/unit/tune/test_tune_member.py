@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -16,8 +15,6 @@ from fcctl_tune.workers import member
 from fcctl_tune.workers.member import WAIT_S, Member
 from fcctl_tune.workers.membership import PATIENCE_S, Join
 from fcctl_tune.workers.worker import DISMISSED, GOODBYE, JOINED, LOST
-
-TOLD = {"schema": 1, "scheduler": 4711, "tls": None}
 
 
 class Clock:
@@ -43,17 +40,6 @@ def one(tmp_path: Path) -> Member:
     return Member(Namespace(host="b", join=path, work=str(tmp_path)))
 
 
-def test_an_invalid_file_is_told_once_and_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, path = one(tmp_path), tmp_path / "join.json"
-    assert made._join() is None
-    for content in ("", '{"schema": 1, "sched', "{}", "{}"):
-        path.write_text(content)
-        assert made._join() is None
-    assert capsys.readouterr().out.count("it is not a file of schema 1") == 1
-    path.write_text(json.dumps(TOLD))
-    assert made._join() == Join(4711)
-
-
 class Pool:
     """Whose worker ends at the first look with ``code``, having written ``name``."""
 
@@ -70,30 +56,30 @@ class Pool:
 def test_a_search_that_let_it_in_and_was_gone_at_once_was_there(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, join = one(tmp_path), Join.from_dict(TOLD)
+    made, join = one(tmp_path), Join(4711)
     pool: Any = Pool(tmp_path, JOINED, LOST)
     assert made._work_for(pool, join, str(tmp_path)) is None
     assert made.joined == 1
     assert "the search does not answer" in capsys.readouterr().out
     clock.sleep(PATIENCE_S - 1)
-    assert not made._is_over(join)
+    assert not made._is_over()
     clock.sleep(2)
-    assert made._is_over(join), "its patience counts from then"
+    assert made._is_over(), "its patience counts from then"
 
 
 def test_one_that_could_not_join_waits_as_before(tmp_path: Path, clock: Clock) -> None:
     made = one(tmp_path)
     pool: Any = Pool(tmp_path, "nothing", LOST)
-    assert made._work_for(pool, Join.from_dict(TOLD), str(tmp_path)) is None
+    assert made._work_for(pool, Join(4711), str(tmp_path)) is None
     assert made.joined == 0
     clock.sleep(WAIT_S - 1)
-    assert not made._is_over(None)
+    assert not made._is_over()
     clock.sleep(2)
     with pytest.raises(MissingDependency, match="no search answered within 1800 s"):
-        made._is_over(None)
+        made._is_over()
 
 
 def test_a_goodbye_ends_it(tmp_path: Path) -> None:
     pool: Any = Pool(tmp_path, GOODBYE, DISMISSED)
-    assert one(tmp_path)._work_for(pool, Join.from_dict(TOLD), str(tmp_path)) == "enough is known"
+    assert one(tmp_path)._work_for(pool, Join(4711), str(tmp_path)) == "enough is known"
     assert os.listdir(tmp_path) == [GOODBYE]

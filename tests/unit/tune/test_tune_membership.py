@@ -11,10 +11,9 @@ import pytest
 
 from fcctl_tune.engine import pace as efforts
 from fcctl_tune.engine.pace import Effort
+from fcctl_tune.errors import TuneError
 from fcctl_tune.workers.hosts import Device, Host
 from fcctl_tune.workers.membership import FACTS, Join, Membership, facts, is_name, offer
-
-VERSION = "2026.8.0"
 
 
 def host(name: str, gpus: int = 1, model: str = "NVIDIA L4", member: str = "m1") -> Host:
@@ -22,41 +21,28 @@ def host(name: str, gpus: int = 1, model: str = "NVIDIA L4", member: str = "m1")
     return Host(name, 3, devices, 58, member)
 
 
-def workers(one: Host, version: str = VERSION, start: str = "1", **changes: Any) -> dict[str, dict[str, Any]]:
-    """As the scheduler lists them; ``start`` is another after they were started anew."""
-    said = {**json.loads(json.dumps(facts(one, version))), **changes}  # as JSON in a variable of the workers
+def workers(one: Host) -> dict[str, dict[str, Any]]:
+    """As the scheduler lists them."""
+    said = json.loads(json.dumps(facts(one)))  # as JSON in a variable of the workers
     names = ["cpu", *(d.worker for d in one.devices)]
-    return {f"tls://{one.key}-{start}-{own}": {"name": f"{one.key}/{own}", FACTS: said} for own in names}
+    return {f"tls://{one.key}-{own}": {"name": f"{one.key}/{own}", FACTS: said} for own in names}
 
 
 class Seen:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.told: list[tuple[str, str]] = []
-        self.membership = Membership(VERSION, self.said.append, lambda *told: self.told.append(told), [], host("a"))
+        self.membership = Membership(self.said.append, lambda *told: self.told.append(told), host("a"))
 
     def names(self) -> list[str]:
         return [one.name for one in self.membership.hosts]
 
 
-@pytest.mark.parametrize(
-    ("there", "reason"),
-    [
-        (
-            workers(host("b", model="NVIDIA T4")),
-            "its GPU is NVIDIA T4, but the search uses NVIDIA L4: their times cannot be compared",
-        ),
-        (
-            workers(host("b"), version="2024.4.0"),
-            "it uses protocol 2 of Dask 2024.4.0, but the search uses 2 of 2026.8.0",
-        ),
-        (workers(host("b"), protocol=3), "it uses protocol 3 of Dask 2026.8.0, but the search uses 2 of 2026.8.0"),
-    ],
-)
-def test_one_that_does_not_fit_is_told_so_once(there: dict[str, Any], reason: str) -> None:
+def test_one_that_does_not_fit_is_told_so_once() -> None:
     seen = Seen()
     for now in (0.0, 1.0):
-        seen.membership.look(there, now)
+        seen.membership.look(workers(host("b", model="NVIDIA T4")), now)
+    reason = "its GPU is NVIDIA T4, but the search uses NVIDIA L4: their times cannot be compared"
     assert seen.names() == []
     assert seen.told == [("b:m1", reason)]
     assert seen.said == [f"host b: not used: {reason}"]
@@ -87,20 +73,19 @@ def test_what_a_search_offers_is_for_its_owner_alone_and_tells_where_it_is(tmp_p
     assert offered == {"schema": 1, "port": 4711, "tls": {"pem": "KEY"}}
     path.write_text(json.dumps({**offered, "scheduler": 12}))
     assert Join.read(str(path)) == Join(12, "KEY")
-    assert Join.from_dict({"schema": 1, "scheduler": 12, "tls": None}).address == "tcp://127.0.0.1:12"
+    assert Join(12).address == "tcp://127.0.0.1:12"
     assert Join.read(str(tmp_path / "nothing")) is None
 
 
 @pytest.mark.parametrize(
     "entry",
     [
-        None, [], {}, {"schema": 2, "scheduler": 1}, {"schema": 1},
-        {"schema": 1, "scheduler": "1"}, {"schema": 1, "scheduler": 1, "tls": {"key": 1}},
+        None, [], {}, {"scheduler": "1", "tls": None}, {"scheduler": 1}, {"scheduler": 1, "tls": 5},
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_such_file_is_refused(entry: Any, tmp_path: Path) -> None:
     (tmp_path / "join.json").write_text(json.dumps(entry))
-    with pytest.raises(ValueError):
+    with pytest.raises(TuneError, match="is not valid"):
         Join.read(str(tmp_path / "join.json"))
 
 

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fcctl_tune.workers.hosts import Device, Host
 from fcctl_tune.workers.membership import FACTS, GONE_S, Membership, facts
 
-VERSION = "2026.8.0"
 GPUS = {"b": 1, "c": 2}
 NAMES = st.sampled_from(sorted(GPUS))
 #: Where in the scheduler's list a worker comes; how long after something has happened the list is looked at.
@@ -51,11 +50,10 @@ class Hosts(RuleBasedStateMachine):
         self.machines = {name: Machine(name) for name in GPUS}
         self.listed: dict[str, dict[str, Any]] = {}
         self.living: dict[str, tuple[str, str]] = {}  # addresses: machine, worker
-        self.died = dict.fromkeys(GPUS, 0)
         self.there = dict.fromkeys(GPUS, 0.0)  # when something of it was listed last, at a look
         self.left_out: set[str] = set()
         own = Host("a", 3, (Device("gpu-0", "NVIDIA L4", "GPU-a-0"),))
-        self.membership = Membership(VERSION, self.said.append, lambda key, _: self.left_out.add(key), [], own)
+        self.membership = Membership(self.said.append, lambda key, _: self.left_out.add(key), own)
 
     # ------------------------------------------------------------------------------------------------ what happens
     @rule(name=NAMES, anew=st.booleans(), noticed=st.booleans(), first=st.lists(PLACES, max_size=3), seconds=SECONDS)
@@ -81,7 +79,6 @@ class Hosts(RuleBasedStateMachine):
         for address, (where, own) in list(self.living.items()):
             if where == name:
                 self.machines[name].missing.append(own)
-                self.died[name] += 1
                 del self.living[address], self.listed[address]
                 break
         self._look(seconds)
@@ -111,7 +108,7 @@ class Hosts(RuleBasedStateMachine):
             self.addresses += 1
             address = f"tls://127.{place}.0.1:{self.addresses}"
             self.living[address] = machine.name, own
-            said = json.loads(json.dumps(facts(machine.host, VERSION)))
+            said = json.loads(json.dumps(facts(machine.host)))
             self.listed[address] = {"name": f"{machine.host.key}/{own}", FACTS: said, "last_seen": self.now}
 
     def _gone(self, machine: Machine, noticed: bool) -> None:
@@ -174,11 +171,6 @@ class Hosts(RuleBasedStateMachine):
         names = [one.name for one in self.membership.hosts]
         assert len(set(names)) == len(names)
         assert all(self.is_told(name) for name in names)
-
-    @invariant()
-    def no_death_is_made_up(self) -> None:
-        for name, count in self.died.items():
-            assert self.membership.deaths.count(name) <= count
 
 
 TestHosts = Hosts.TestCase
