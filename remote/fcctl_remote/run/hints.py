@@ -106,6 +106,9 @@ KNOWN = {
         "it is executable, its disk is mounted noexec: set another `root` in the target",
 }  # fmt: skip
 
+#: The middle of a long line is not looked at: in one of digits a pattern would look for half a minute.
+_LONG = re.compile(r"^(.{1000}).+(.{1000})$", re.MULTILINE)
+
 #: What a failed gate's expression is about -> hint.
 GATES: tuple[tuple[str, str], ...] = (
     ("spill", "registers spill to local memory: unroll less, use smaller tiles, or relax __launch_bounds__"),
@@ -129,6 +132,7 @@ EXIT_CODES = {
 def for_log(text: str, exit_code: int | None, arch: str | None = None) -> str | None:
     """A hint for a failed step, from what it printed last and how it ended; None if this is a new failure. ``arch`` is
     the step's FCCTL_CUDA_ARCH."""
+    text = _LONG.sub(r"\1\n\2", text)
     for pattern, hint in KNOWN.items():
         found = re.search(pattern, text, re.MULTILINE)
         if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -368,6 +369,14 @@ def test_known_failures_have_hints(log: str, code: int, word: str) -> None:
     assert hints.for_log("assertion failed: 3 != 4\n0 bytes spill stores", 1) is None
     assert hints.for_gate("benchmark.speedup > 2") is None
     assert "unroll" in str(hints.for_gate("sum(build.kernels[*].spill_store_bytes) == 0"))
+
+
+@pytest.mark.parametrize("atom", ["1", "../", "nvcc: ", "does not match the source ", "x" * 1500 + "\n"])
+def test_a_log_of_whatever_form_has_its_hint_at_once(atom: str) -> None:
+    """The supervisor looks for it itself: meanwhile it would hear no cancel."""
+    log, before = (atom * 70_000)[:65_000], time.process_time()
+    assert "chmod +x" in (hints.for_log(f"{log} Permission denied", 1) or "")
+    assert time.process_time() - before < 5
 
 
 # ------------------------------------------------------------------------------------------------ frames
