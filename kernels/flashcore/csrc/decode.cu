@@ -13,9 +13,10 @@
 //
 // Fragments, g = lane / 4 and t = lane % 4. S = Q K^T: rows are queries, g and g + 8. Which dimension is which of an mma's 16
 // does not matter, if it is the same for Q and K: lane t has 8 neighbours of each 32 (one read), 4 for one mma and 4 for the
-// next. (Up to 8 rows leave half of the mma's free: scores_of_lines() reads whole lines of memory for it.) O^T = V^T P^T: rows are dimensions, columns are queries, so that few queries make few products. S's elements [g][2t],
-// [g][2t + 1], packed, are what P^T's operand is. Of V a lane reads 8 neighbours of each 64 dimensions from 8g on, of keys 2t,
-// 2t + 1, 2t + 8, 2t + 9; pairs of keys are put together there. In O^T it has those dimensions, of queries 2t and 2t + 1.
+// next. (Up to 8 rows leave half of the mma's free: scores_of_lines() reads whole lines of memory for it.) O^T = V^T P^T: rows
+// are dimensions, columns are queries, so that few queries make few products. S's elements [g][2t], [g][2t + 1], packed, are
+// what P^T's operand is. Of V a lane reads 8 neighbours of each 64 dimensions from 8g on, of keys 2t, 2t + 1, 2t + 8, 2t + 9;
+// pairs of keys are put together there. In O^T it has those dimensions, of queries 2t and 2t + 1.
 //
 // Arrivals. Splits of a row tile that have written their results are counted in a word of the workspace, which may hold
 // anything at first: each split, when it begins, sees to it that the word's upper bits are the launch's `token`, a number that

@@ -96,8 +96,6 @@ inline int load_kernel(const char *file, const char *name, CodeKernel &kernel) {
 
 #endif
 
-// A kernel of one parameter, as one device has it, that calls wait_for_previous() before it reads or writes global memory. The driver's codes are the runtime's (cudaErrorInvalidValue is
-// CUDA_ERROR_INVALID_VALUE, and so on).
 // As cuLaunchKernelEx is declared: a launch with attributes, one of which lets it begin before the one ahead has ended.
 struct LaunchConfig {  // CUlaunchConfig
   unsigned blocks[3], threads[3], shared_bytes;
@@ -116,6 +114,8 @@ inline int driver_launch_with(LaunchWith &launch) {
   return cudaSuccess;
 }
 
+// A kernel of one parameter, as one device has it, that calls wait_for_previous() before it reads or writes global memory.
+// The driver's codes are the runtime's (cudaErrorInvalidValue is CUDA_ERROR_INVALID_VALUE, and so on).
 template <typename Parameter>
 struct Handle {
 #ifdef CODE_FROM_FILE
