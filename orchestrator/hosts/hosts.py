@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -211,7 +211,9 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
     FcctlError: what the cloud or the machine reports.
     """
     purpose = Purpose(f"{UP_PREFIX}{int(services.clock.now())}", workspace)
-    start = reservation(services, "up", f"{purpose.label}-{target.name}", target, plan.worst_usd)
+    # Two of one second, maybe in two workspaces, are two reservations.
+    name = f"{purpose.label}-{target.name}-{secrets.token_hex(3)}"
+    start = reservation(services, "up", name, target, plan.worst_usd)
     start = start.model_copy(update={"unasked": True})
     lines: list[JournalEntry] = []
 
@@ -219,7 +221,7 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
         """Needs no file: after a crash the book has who started the machine, and its max run duration ends it."""
         nonlocal start
         entry = JournalEntry(seq=len(lines) + 1, time=services.clock.now(), kind=kind, data=data)
-        if is_start(entry) and start.unasked:  # a reservation that is not asked for long counts no more
+        if is_start(entry):  # a reservation that was not asked for long is not kept: each request makes it anew
             start = start.model_copy(update={"unasked": False, "at": entry.time})
             reserve(services, start)
         log_change(kind, **data)
@@ -287,7 +289,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
         lease = MachineLease(services, target, Purpose(workspace), host, list, log_change)
         with left_on, host, lease.stopped_by_itself():
             done = release(services, target, holds, "stop", log_change)
-    release_kept(services, machine=(target.project, target.instance), up_since=began if done else -math.inf)
+    release_kept(services, machine=(target.project, target.instance), looked=began, stopped=bool(done))
     remove_entry(target.name)
     settle_lost(services, cloud, [target])
     if done and services.sessions.open():

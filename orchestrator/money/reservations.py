@@ -110,7 +110,7 @@ def _left(one: Reservation, lines: Sequence[Line]) -> Reserved:
 
 def _left_of_runs(group: Sequence[Reservation], lines: Sequence[Line]) -> list[Reserved]:
     """Of runs, which have no lines yet: less the time of their machine that no run has."""
-    since = min((one.at for one in group), default=0.0)
+    since = min((one.at if one.started is None else one.started for one in group), default=0.0)
     spent = sum(_usd_since(line, since) for line in lines if line.activity == IDLE)
     reserved = []
     for one in sorted(group, key=lambda r: r.at):

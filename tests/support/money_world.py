@@ -121,6 +121,10 @@ class World:
         """What counts against the caps now, by what it was reserved for."""
         return {one.reservation_id: one.usd for one in spending.reservations(self.services)}
 
+    def counted(self) -> dict[str, float]:
+        """The same, less what the ledger has of it."""
+        return {one.reservation.reservation_id: one.usd for one in spending.account_of(self.services).reserved}
+
     def in_the_book(self) -> dict[str, Reservation]:
         return self.book.state().open()
 

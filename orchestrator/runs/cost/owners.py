@@ -17,7 +17,7 @@ from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import known, money
 from orchestrator.machines.targets import Target
-from orchestrator.money.caps import fenced_worst_case_usd
+from orchestrator.money.caps import fenced_worst_case_usd, is_start
 from orchestrator.money.firings import count_left_on
 from orchestrator.money.ledger import NEAR_S, RunUsage, UsageRecord
 from orchestrator.money.reservations import Owner, Reservation, Reserved, is_start_of
@@ -50,7 +50,8 @@ def still_reserved(services: Services, open_: Iterable[Reservation]) -> list[Res
     for one in open_:
         if one.owner == "session":
             if _session_is_open(services, one):
-                found.append(one)
+                entries = session_book_of(services, one).journal_of(one.owner_id)
+                found.append(_since_its_start(one, entries, services.clock.now()))
         elif one.owner in ("run", "wake"):
             found += _of_run(services, one)
         elif not (one.unasked and services.clock.now() - one.at > NEAR_S):  # its command makes another if it asks late
@@ -66,9 +67,10 @@ def _of_run(services: Services, one: Reservation) -> Iterator[Reservation]:
         if store is not services.store or costing is one:
             yield costing
         return
-    off = _off(store, one)
+    entries = store.journal_of(one.owner_id)
+    off = _off(store, one, entries)
     if off is None:
-        yield one
+        yield _since_its_start(one, entries, services.clock.now())
     elif one.owner == "run":
         yield one.model_copy(update={"usd": min(one.usd, off)})
 
@@ -82,9 +84,24 @@ def _costing(one: Reservation, store: FileStore) -> Reservation:
     return one.model_copy(update={"usd": usd if one.owner == "run" else 0.0})
 
 
-def _off(store: FileStore, one: Reservation) -> float | None:
+def _since_its_start(one: Reservation, entries: Sequence[JournalEntry], now: float) -> Reservation:
+    """With when its owner, who has the journal ``entries``, had the machine or requested its start: what the machine
+    cost before is not of what was reserved. Until then nothing of it is spent."""
+    if not entries:  # its record was deleted
+        return one
+    since, acquires = now, 0
+    for entry in entries:
+        acquires += entry.kind == "acquire" and entry.time >= one.at - 1.0
+        if acquires == 1 and entry.kind == "acquired":
+            started = entry.data.get("started") if entry.data.get("turned_on") else None
+            since = min(since, entry.time) if started is None else started
+        elif acquires == 1 and is_start(entry):
+            since = min(since, entry.time)
+    return one.model_copy(update={"started": since})
+
+
+def _off(store: FileStore, one: Reservation, entries: Sequence[JournalEntry]) -> float | None:
     """What a run has cost that waits for its machine, which went off after the reservation; None if it may be on."""
-    entries = store.journal_of(one.owner_id)
     last = next((e for e in reversed(entries) if e.kind in ("acquire", "acquired", "stopped", "released")), None)
     if last is None or last.kind != "stopped" or last.time <= one.at:
         return None
@@ -208,11 +225,16 @@ def kept_on(
 ) -> Reservation | None:
     """The reservation for a machine that the run left on: what it may cost until the cloud's deadline."""
     last = next((e for e in reversed(entries) if e.kind in ("released", "unreleased", "acquire")), None)
-    if last is None or saved.session is not None or saved.target.cloud is None:
-        return None
-    if last.kind == "acquire" or (last.kind == "released" and last.data.get("how") != "kept"):
-        return None
     got = newest(entries, "acquired")
+    turned_on = bool(got.get("turned_on")) if got else any(is_start(entry) for entry in entries)
+    is_session_s = saved.session is not None and not (saved.session_abroad and turned_on)
+    if last is None or saved.target.cloud is None or is_session_s:
+        return None
+    # Who uses it may be refused or end before it has the machine, and has reserved what its own time may cost, not
+    # what is left until this start's deadline.
+    is_used = last.data.get("how") == "used" and turned_on and last.data.get("stopped") is None
+    if last.kind == "acquire" or (last.kind == "released" and last.data.get("how") != "kept" and not is_used):
+        return None
     started, deadline = got.get("started"), got.get("deadline")
     usd = saved.worst_case_usd
     if started and deadline:  # of the whole start, whoever started the machine
@@ -220,21 +242,27 @@ def kept_on(
     name = f"{got['instance_id']}:{round(started)}" if got.get("instance_id") and started else record.run_id
     return first.model_copy(update={
         "reservation_id": f"kept:{name}", "owner": "kept", "usd": usd, "started": started,
-        "instance_id": str(got.get("instance_id") or ""),
+        "instance_id": str(got.get("instance_id") or ""), "firing": None if is_used else first.firing,
     })  # fmt: skip
 
 
 def release_kept(
     services: Services, *, owner_id: str | None = None, machine: tuple[str, str] | None = None,
-    up_since: float = math.inf,
+    looked: float = math.inf, stopped: bool = True,
 ) -> None:  # fmt: skip
-    """Releases the reservation of a machine that was left on, or turned on by hand, and is off now. ``up_since``: what
-    a ``hosts up`` has reserved since then stays for a while, epoch seconds: it may be about to start the machine."""
+    """Releases the reservation of a machine that was left on, or turned on by hand, and is off now. What may be for a
+    later start stays: what was reserved since ``looked``, epoch seconds, when the machine was found off or on and then
+    ``stopped``; and what a ``hosts up`` has reserved lately and not started, if nothing was stopped."""
     now = services.clock.now()
+
+    def is_later(one: Reservation) -> bool:
+        if one.started is not None:
+            return one.at >= looked
+        return one.owner == "up" and now - one.at <= NEAR_S and (one.at >= looked or not stopped)
+
     with suppress(DiskError), services.spending.changing() as change:
         for one in change.state.open().values():
-            may_start = one.owner == "up" and one.started is None and one.at >= up_since and now - one.at <= NEAR_S
-            is_for = one.owner_id == owner_id or (one.machine == machine and not may_start)
+            is_for = one.owner_id == owner_id or (one.machine == machine and not is_later(one))
             if one.owner in ("up", "kept") and is_for:
                 if one.firing:
                     count_left_on(change, one)

@@ -111,6 +111,18 @@ def _starts_by_itself(services: Services, saved: SavedPlan) -> bool:
     return saved.session_abroad and not any(one.owner_id == saved.session for one in open_)
 
 
+def set_aside_start(services: Services, saved: SavedPlan) -> None:
+    """Reserves what a run of another workspace's session may cost that turns the machine on itself, in place of the
+    session's reservation: that ends when its workspace notices that the machine went off. Called before the request.
+    Raises BudgetError."""
+    open_ = services.spending.state().open()
+    if any(one.owner_id == saved.plan.run_id for one in open_.values()):
+        return
+    usd = saved.model_copy(update={"session": None}).worst_case_usd
+    theirs = [name for name, one in open_.items() if one.owner == "session" and one.owner_id == saved.session]
+    reserve(services, reservation(services, "run", saved.plan.run_id, saved.target, usd), replaces=theirs)
+
+
 def set_aside_wake(services: Services, saved: SavedPlan, usd: float) -> str:
     """Reserves the cost of waking the run's machine once more; returns the reservation's id. Raises BudgetError."""
     wanted = reservation(services, "wake", saved.plan.run_id, saved.target, usd, suffix=".wake")

@@ -48,7 +48,8 @@ class RunLease(MachineLease):
         if not isinstance(saved.target, CloudTarget | SandboxTarget):
             raise TypeError(f"target {saved.target.name} is not a cloud machine")
         target, purpose = services.clouds.resolve(saved.target), Purpose(active.run_id, saved.plan.workspace)
-        super().__init__(services, target, purpose, host, active.journal.entries, log)
+        super().__init__(services, target, purpose, host, active.journal.entries, self._log)
+        self._written = log
         self.services, self.active, self.saved = services, active, saved
         self.releaser = Releaser(services, self, saved)
         self._checked = float("-inf")
@@ -57,6 +58,13 @@ class RunLease(MachineLease):
     @property
     def run_id(self) -> str:
         return self.active.run_id
+
+    def _log(self, kind: str, **data: object) -> object:
+        if self.saved.session_abroad and kind == "cloud" and data.get("action") in ("start", "create"):
+            from orchestrator.runs.cost.spending import set_aside_start
+
+            set_aside_start(self.services, self.saved)
+        return self._written(kind, **data)
 
     def acquire_for_steps(self, *, restart: bool = False, allow_unfenced: bool = False) -> None:
         """Acquires the machine for all steps of the run. Raises FcctlError; the journal has what was started."""

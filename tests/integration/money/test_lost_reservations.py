@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, money, napping
+from tests.support.virtual_cloud import INSTANCE, ZONES, CloudWorkspace, VirtualClock, billed, money, napping
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -139,6 +139,40 @@ def test_hosts_down_beside_hosts_up_that_is_about_to_ask(workspace: CloudWorkspa
     cloud.advance(HOUR)
     workspace.type("hosts", "down", "l4", check=0)
     assert money(workspace) == (0, 0)
+
+
+def test_hosts_up_twice_in_one_second_is_reserved_twice(
+    workspace: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that finds the machine on gives back its own reservation, not the other's."""
+    second = cloud.clock.now()
+    monkeypatch.setattr(VirtualClock, "now", lambda _: second)
+    kill_hosts_up(workspace, "log_change")
+    reserved = money(workspace)[1]
+    kill_hosts_up(workspace, "log_change")
+    assert money(workspace)[1] == pytest.approx(2 * reserved)
+
+
+def test_hosts_up_that_waits_for_stock_keeps_its_reservation(
+    workspace: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An audit releases what was reserved for a start that was requested long ago and that the cloud does not list."""
+    import orchestrator.hosts.hosts as workflow
+
+    reserved: list[float] = []
+
+    def at_each_start(kind: str, **data: object) -> None:
+        if kind == "cloud" and data["action"] == "create":
+            workspace.type("hosts", "audit", check=0)
+            reserved.append(money(workspace)[1])
+            cloud.advance(1000.0)
+
+    monkeypatch.setattr(workflow, "log_change", at_each_start)
+    workspace.target("busy", instance="busy", zones=[ZONES[0]], on_stockout="wait")
+    cloud.faults.add(action="instances.insert", nth=1, do={"stockout": True})
+    workspace.type("hosts", "up", "busy", check=0)
+    assert len(reserved) > 1
+    assert min(reserved) > 0.2
 
 
 def test_hosts_up_before_a_cloud_that_does_not_answer(workspace: CloudWorkspace, cloud: Emulator) -> None:
