@@ -115,7 +115,8 @@ def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bo
         services.observer.note(
             f"the pending release of the machine of {run_id} is unreadable; check: fcctl hosts audit"
         )
-        return True
+        services.store.remove_pending_release(run_id)
+        return False  # it may be on, so that what is reserved for it stays
     machine = find_machine(services, target)
     if machine is None or not holds:
         return True

@@ -108,6 +108,15 @@ def test_one_that_answers_at_once_is_heard(stage: Any, cloud: Cloud) -> None:
     assert list(stage.spending.state().open()) == ["kept:8:1"], "what it might still have cost is not reserved any more"
 
 
+def test_one_that_cannot_be_read_says_nothing_of_its_machine(stage: Any) -> None:
+    (run_id,) = stage.store.pending_releases()
+    stage.store.add_pending_release(run_id, {"target": "of another version"})
+    debts.retry_releases(stage)
+    assert "unreadable" in stage.notes[0]
+    assert list(stage.store.pending_releases()) == []
+    assert len(stage.spending.state().open()) == 2, "it may be on"
+
+
 def test_pull_results_always_tries(stage: Any, cloud: Cloud) -> None:
     cloud.error = CloudError("no answer")
     for _ in range(3):
