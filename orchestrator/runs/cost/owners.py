@@ -69,7 +69,9 @@ def _of_run(services: Services, one: Reservation) -> Iterator[Reservation]:
         return
     entries = store.journal_of(one.owner_id)
     off = _off(store, one, entries)
-    if off is None:
+    # Turned on for the run's results: its journal says "stopped" even if it could not be turned off again.
+    may_be_on = one.owner == "wake" and one.owner_id in store.pending_releases()
+    if off is None or may_be_on:
         yield _since_its_start(one, entries, services.clock.now())
     elif one.owner == "run":
         yield one.model_copy(update={"usd": min(one.usd, off)})

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.money.caps import fenced_worst_case_usd
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations
+from orchestrator.runs.cost.spending import set_aside_wake
 from orchestrator.runs.machine.run_lease import RunLease
 from tests.support.money_world import L4, World, session_record
 from tests.support.stores import NOVEMBER
@@ -110,6 +111,25 @@ def test_what_a_machine_cost_before_its_session_is_not_of_what_the_session_may_c
     world.now += 100
     world.book.add_usage(seen(started=began, seen=world.now))
     assert sum(world.counted().values()) == pytest.approx(1.0 - 0.72 * 100 / 3600)
+
+
+def test_a_machine_that_was_started_for_results_and_could_not_be_stopped_again_is_reserved_for(world: World) -> None:
+    """The run waits as before, and its journal says that the machine is off."""
+    run = world.begun(0.72, L4)
+    run.log("acquire")
+    run.log("acquired", **MACHINE)
+    world.now += 60
+    run.log("stopped", how="preempted", at=world.now)
+    world.now += 60
+    woken = set_aside_wake(world.services, run.saved, 0.2)
+    run.log("acquire")
+    run.log("cloud", action="start")
+    world.store.add_pending_release(run.run_id, {"tried": world.now})
+    world.now += 1
+    run.log("stopped", how="preempted", at=None)
+    assert world.counted()[woken] == pytest.approx(0.2)
+    world.store.remove_pending_release(run.run_id)
+    assert woken not in world.counted()
 
 
 def test_a_run_that_turns_on_the_machine_of_another_workspace_s_session_has_reserved_it(
