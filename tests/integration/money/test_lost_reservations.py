@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, ZONES, CloudWorkspace, VirtualClock, billed, money, napping
+from orchestrator.machines.cloud import RUN_LABEL
+from tests.support.stores import make_id
+from tests.support.virtual_cloud import (
+    INSTANCE,
+    ZONES,
+    CloudWorkspace,
+    VirtualClock,
+    billed,
+    machines,
+    money,
+    napping,
+)
 
 pytest.importorskip("google.cloud.compute_v1")
 
@@ -190,3 +201,19 @@ def test_a_machine_that_the_list_of_all_zones_lacks_is_on(workspace: CloudWorksp
     workspace.type("hosts", "audit")
     assert billed(cloud) != []
     assert money(workspace)[1] == pytest.approx(reserved)
+
+
+def test_a_machine_that_a_run_left_to_one_that_never_came(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """Another workspace's run found it on, labelled it, and was killed before it came to it."""
+    workspace.type("run", "nap", "--on", "l4", "-d", check=0)
+    (machine,) = machines(cloud).values()
+    machine.resource["labels"][RUN_LABEL] = make_id()
+    workspace.type("cancel", "last", check=0)
+    assert billed(cloud) != []
+    fence_usd = int(machine.resource["scheduling"]["maxRunDuration"]["seconds"]) / 3600 * RATE
+    assert sum(money(workspace)) >= fence_usd, "until its limit"
+    cloud.advance(2 * HOUR)
+    workspace.type("hosts", "audit", check=0)
+    spent, reserved = money(workspace)
+    assert reserved == 0
+    assert 0.2 < spent < fence_usd, "its own timer has turned it off before"
