@@ -1,4 +1,4 @@
-"""What the dashboard takes while fifty browsers watch one run's log.
+"""Measures the memory of the dashboard's server while fifty browsers follow the log of one run.
 
     python benchmarks/dashboard.py [--clients 50]
 

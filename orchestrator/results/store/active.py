@@ -91,7 +91,7 @@ class FileActiveRun:
         return self._places.final
 
     def finish(self) -> None:
-        """What is left to do once the final folder is there: flush its name, index it, end the active run."""
+        """Syncs the name of the final folder to disk, adds the run to the index, and removes the active run."""
         with disk_errors("complete the run", self._places.root, again=f"fcctl pull-results {self.run_id}"):
             sync_folder(self._places.final.parent)
         with suppress(DamagedRecord):  # damaged after it was written: listings say so

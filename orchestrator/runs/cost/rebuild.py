@@ -252,7 +252,8 @@ def _all_machines(cloud: Cloud, named: Collection[tuple[str, str]]) -> list[Mach
 
 
 def _was_never_on(cloud: Cloud, one: Reservation, zones: Sequence[str], now: float) -> bool:
-    """Whether nothing was started for it: nobody pays, no start was requested, or the cloud lists none since."""
+    """Whether the reservation ``one`` can cost nothing: its machine is emulated, no start was requested, or the cloud
+    lists no start since the request."""
     if one.emulated or one.unasked:
         return True
     if one.owner != "up" or not zones or now - one.at > LISTED_S:

@@ -139,8 +139,8 @@ class Logs:
         self.closing = False
 
     def since(self, run_id: str, after: int) -> tuple[list[LogChunk], bool]:
-        """What was written behind ``after`` characters, and whether that is the end of the log. A browser that is too
-        slow misses what was dropped meanwhile."""
+        """Returns the parts of the log after its first ``after`` characters, and whether the log has ended. Only the
+        newest :data:`LOG_CHARACTERS` are kept, so a slow browser misses older parts."""
         log = self._logs.get(run_id) or self._open(run_id)
         over = log.over
         with log.lock:

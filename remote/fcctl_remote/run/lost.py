@@ -87,7 +87,8 @@ def _cancel_status(run: RunLayout) -> str | None:
 
 
 def _too_late(run: RunLayout) -> bool:
-    """Whether the machine has restarted since, or START_PATIENCE_S have passed, by the clock that nobody sets."""
+    """Whether, since the run was submitted, the machine has restarted or START_PATIENCE_S have passed. The time is that
+    of the monotonic clock, which does not change when the system's clock is set."""
     submission = files.read_object(run.submission) or {}
     if submission.get("boot_id") != boot_id():
         return True

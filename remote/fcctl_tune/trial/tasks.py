@@ -124,8 +124,8 @@ class TrialSpec(Spec):
                 raise Failed(UNREADABLE[phase], SHARED_CHANGED % name)
 
     def judge_outputs(self, trial: Trial, case: str, rewritten: Sequence[str]) -> None:
-        """What the check of a case overwrites of the source, as the default's check shows, another trial's check must
-        overwrite too: else its output is an older one. Raises: Failed."""
+        """The default's check of a case shows which source files a check overwrites. Each other trial's check must
+        overwrite the same files: otherwise what is read as its output is the file from before. Raises: Failed."""
         path = os.path.join(self.folder, OUTPUTS)
         known = files.read_object(path) or {}
         if trial.number == 0:

@@ -147,7 +147,7 @@ class Cluster(Calls):
 
     @property
     def deaths(self) -> int:
-        """How often a worker of this machine died."""
+        """The number of times that a worker process of the search's own machine ended unexpectedly."""
         return sum(worker.deaths for worker in self._pool.workers)
 
     def __enter__(self) -> Cluster:

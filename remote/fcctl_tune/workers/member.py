@@ -117,7 +117,8 @@ class Member:
             pause = AGAIN_S if self.joined > joined else min(2 * max(pause, AGAIN_S), LONGEST_PAUSE_S)
 
     def _search(self) -> Optional[Join]:
-        """How to join the search; None if that is not known in time. Raises: MissingDependency."""
+        """Waits for the file that says how to join the search. Returns None if this process is told to stop, or the
+        search has not answered for too long, before the file is there. Raises: MissingDependency."""
         while not self._stop:
             join = Join.read(self.options.join)
             if join is not None or self._is_over():
