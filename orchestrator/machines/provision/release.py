@@ -328,8 +328,8 @@ def others_on_host(parts: MachineParts, target: CloudTarget, own: str) -> str | 
     return active_run(runs_on_host(parts, target) or (), own)
 
 
-def waiting_runs(machine: Machine, known: Collection[str]) -> str | None:
+def waiting_runs(machine: Machine, known: Collection[str], is_over: Callable[[str], bool]) -> str | None:
     """A run of another workspace or computer that found the machine on and is about to use it: the machine has its
-    label, and it is none of the ``known`` runs."""
+    label, it is none of the ``known`` runs, and not ``is_over``: a label may be older than the last start."""
     label = machine.labels.get(RUN_LABEL, "")
-    return label if run_ids.is_valid(label) and label not in known else None
+    return label if run_ids.is_valid(label) and label not in known and not is_over(label) else None
