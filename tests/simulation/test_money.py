@@ -8,12 +8,13 @@ import pytest
 
 from orchestrator.base.errors import DiskError
 from orchestrator.runs.cost import outlook
+from orchestrator.runs.cost.spending import reservations
 from tests.simulation.episode import Episode
 from tests.simulation.judge import outcome
 from tests.simulation.money_mutants import LEFT_ON, MONEY_MUTANTS, RESUME, TIGHT, UP, WAKE
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
 from tests.simulation.schedule import FiringPlan, Schedule
-from tests.simulation.world import Fault
+from tests.simulation.world import Actor, Fault
 
 
 @pytest.mark.full
@@ -75,3 +76,14 @@ def test_a_ledger_that_cannot_be_written_leaves_no_run_unfollowed(
     monkeypatch.setattr(outlook, "send_cap_notices", send)
     played = Episode(Schedule(1, (), ("run",), day_cap=1.8), tmp_path)
     assert (played.command("run", "fcctl"), len(asked)) == ("ended", 1)
+
+
+def test_what_hosts_up_turned_on_is_reported_and_reserved_though_the_ledger_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    played = Episode(Schedule(1, (), ("up",)), tmp_path / "first")
+    assert played.command("up", "fcctl") == "ended"
+    (tmp_path / "second").mkdir()
+    full = Fault(played.world.effects - 1, "laptop_full", 3600.0)  # from just before its last line
+    played = Episode(Schedule(1, (full,), ("up",)), tmp_path / "second")
+    assert played.command("up", "fcctl") == "ended"
+    assert [one.owner for one in reservations(played.services(Actor("next")))] == ["up"]

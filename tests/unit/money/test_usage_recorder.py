@@ -143,7 +143,7 @@ def test_a_book_that_cannot_be_written_keeps_no_machine_from_being_stopped_and_e
             assert watched.operations("us-west1-c", "vm") == [STOP]
         watched.stop(machine(), "request")
         for change, what in ((watched.start, ["it"]), (watched.create, ["zone", "spec"])):
-            with pytest.raises(FcctlError, match="could not write the ledger|has locked the ledger"):
+            with pytest.raises(FcctlError, match="the ledger"):
                 change(*what, "request")
     assert (done, len(notes), names(file)) == (["stop"], 1, [])
     assert "fcctl hosts audit" in notes[0]
