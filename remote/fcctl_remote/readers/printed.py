@@ -42,11 +42,12 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Pattern, Tuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Pattern
 
 from fcctl_remote.readers import source
 from fcctl_remote.readers.benchmarks import MAX_METRICS
+from fcctl_remote.readers.headings import ANY_NUMBER, LETTER, Above, Headings, apart
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
 from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
@@ -68,7 +69,6 @@ _KEY = (
 _KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
 _NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
 _RATE_HEADING = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
-_LETTER = re.compile(r"[^\W\d_]")
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
 #: A percentage in brackets, a time stamp, brackets of any kind: :func:`_lasting` looks at these.
@@ -184,7 +184,7 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
 
 def _without_results(name: str) -> str:
     """What of ``name`` is the same at each launch."""
-    for figure in (_RATE, _RESULT, _REPETITION, *((_ANY_NUMBER,) if _PROGRESS.search(name) else ())):
+    for figure in (_RATE, _RESULT, _REPETITION, *((ANY_NUMBER,) if _PROGRESS.search(name) else ())):
         name = figure.sub(" ", name)
     return _NO_VALUE.sub("", " ".join(name.split()))
 
@@ -309,7 +309,7 @@ def _rate_column(title: str) -> _Column | None:
 def _between(text: str) -> str:
     """What stands between the line's figures, without the figures themselves."""
     text = TIME.sub(" ", text)
-    return text if _LETTER.search(text) else ""
+    return text if LETTER.search(text) else ""
 
 
 def _words(*texts: str) -> Iterator[str]:
@@ -327,74 +327,3 @@ def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     base = 1024.0 if match.group("binary") else 1000.0
     value = source.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
     return unit, None if value is None else float("%.12g" % value)
-
-
-#: (form, line) of each heading that stands above a time. Lines of one form differ by whole numbers alone.
-Above = Tuple[Tuple[str, str], ...]
-
-#: A line that is none: of a loop, with a time of day or an address.
-_NO_HEADING = re.compile(
-    r"\b(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|runs?|trials?|samples?|steps?|epochs?|rounds?|loops?|warm-?ups?|pid)"
-    r"\W{0,3}\d|\d:\d\d|\b0x[\da-f]{6}",
-    re.IGNORECASE,
-)
-#: Stands above what one of several programs prints, as ``head`` and ``tail`` have it for files.
-_PROGRAM = re.compile(r"==> (.{1,200}) <==")
-_WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
-_DECIMAL = re.compile(r"\d\.\d")
-_WORDS = re.compile(r"[^\W\d_]+")
-_ANY_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
-MOST_HEADINGS, LONGEST_HEADING = 32, 100
-
-
-class Headings:
-    """Of lines that are alike the last, of lines without a number the last of all."""
-
-    def __init__(self) -> None:
-        self.above: Above = ()
-
-    def watch(self, text: Iterable[str], is_heading: Callable[[str], bool]) -> Iterator[str]:
-        """``text``; a heading is noted when the line after it is asked for."""
-        last: dict[str, str] = {}
-        warned = False
-        for line in text:
-            yield line
-            shown = " ".join(line.split())[:LONGEST_HEADING]
-            if program := _PROGRAM.fullmatch(shown):  # what was printed before it is another program's
-                last = {program[0][:3]: program[1]}
-                self.above = tuple(last.items())
-                continue
-            warned, above = _WARNING.search(line) is not None, warned
-            if warned or above:  # Python's warning, and the line of source that follows it
-                continue
-            if not _LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
-                continue
-            form = _ANY_NUMBER.sub(_form, shown) if _ANY_NUMBER.search(shown) else ""
-            form = next((other for other in last if _alike(form, other)), form)
-            if last.get(form) != shown and (form in last or len(last) < MOST_HEADINGS):
-                last[form] = shown
-                self.above = tuple(last.items())
-
-
-def _form(number: "re.Match[str]") -> str:
-    return "0" if number.group().isdigit() else number.group()
-
-
-def _alike(form: str, other: str) -> bool:
-    """Whether both have as many words, half of which are the same: ``causal=True, D=0`` and ``causal=False, D=0``."""
-    if form == other:
-        return True
-    if _DECIMAL.search(form) or len(form.split()) != len(other.split()):
-        return False
-    pairs = list(zip(_WORDS.findall(form), _WORDS.findall(other)))  # noqa: B905
-    same: int = sum(one == two for one, two in pairs)
-    return 2 * same >= len(pairs) > 0
-
-
-def apart(all_above: Iterable[Above]) -> dict[Above, str]:
-    """What tells each of ``all_above`` from the others: its headings of the forms of which there are several lines."""
-    found = set(all_above)
-    lines: dict[str, set[str]] = {}
-    for form, line in {pair for above in found for pair in above}:
-        lines.setdefault(form, set()).add(line)
-    return {above: " ".join(line for form, line in above if len(lines[form]) > 1) for above in found}
