@@ -30,12 +30,16 @@ class Headings:
 
     def __init__(self) -> None:
         self.above: Above = ()
+        self.behind = ""  # the figures of this line
 
-    def watch(self, text: Iterable[str], is_heading: Callable[[str], bool]) -> Iterator[str]:
-        """``text``; a heading is noted when the line after it is asked for."""
+    def watch(self, text: Iterable[str], behind: Callable[[str], str | None]) -> Iterator[str]:
+        """``text``; a heading, which is a line of which ``behind`` is None, is noted when the line after it is asked
+        for."""
         last: dict[str, str] = {}
         warned = False
         for line in text:
+            sizes = behind(line)
+            self.behind = sizes or ""
             yield line
             shown = " ".join(line.split())[:LONGEST_HEADING]
             if program := _PROGRAM.fullmatch(shown):  # what was printed before it is another program's
@@ -45,7 +49,7 @@ class Headings:
             warned, above = _WARNING.search(line) is not None, warned
             if warned or above:  # Python's warning, and the line of source that follows it
                 continue
-            if not LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
+            if not LETTER.search(shown) or _NO_HEADING.search(shown) or sizes is not None:
                 continue
             form = ANY_NUMBER.sub(_form, shown) if ANY_NUMBER.search(shown) else ""
             form = next((other for other in last if _alike(form, other)), form)
