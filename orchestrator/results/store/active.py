@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,10 @@ class FileActiveRun:
             )
         return self._plan
 
-    def intake(self) -> FolderIntake:
-        return FolderIntake(self._places.partial, self._limits)
+    def intake(self, most: int | None = None) -> FolderIntake:
+        """Args: most: of what the host sends, bytes; None: as many as the store allows."""
+        limits = self._limits if most is None else replace(self._limits, bytes=min(most, self._limits.bytes))
+        return FolderIntake(self._places.partial, limits)
 
     def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
         """Files of our own beside the collected ones: ``make`` gets their folder, and gives paths and contents. A file
