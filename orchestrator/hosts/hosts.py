@@ -280,6 +280,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     await_requests(services, [target])
+    target = _with_recorded_zones(services, target)
     cloud, began = services.clouds.open(target), services.clock.now()
     on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
     if not force:
@@ -299,6 +300,13 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     if done and services.sessions.open():
         recover(services, look_at_all=True)  # a session that kept it on has ended
     return done
+
+
+def _with_recorded_zones(services: Services, target: CloudTarget) -> CloudTarget:
+    """The target with the zones in which the ledger has its machine on, which fcctl.toml may not name any more."""
+    on = [one for one in services.spending.state().starts() if one.stopped is None]
+    zones = [one.zone for one in on if (one.project, one.name) == (target.project, target.instance)]
+    return target.model_copy(update={"zones": list(dict.fromkeys([*target.zones, *zones]))})
 
 
 def _left_on(services: Services, target: CloudTarget, machine: Machine | None = None) -> LeftOn:
