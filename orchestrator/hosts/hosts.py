@@ -282,7 +282,13 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     await_requests(services, [target])
     target = _with_recorded_zones(services, target)
     cloud, began = services.clouds.open(target), services.clock.now()
-    on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
+    found = find_settled(services, target, target.zones)
+    for machine in (one for one in found if one.power is Power.SUSPENDED):
+        by_hand = target.by_hand("stop", machine.name, machine.zone)
+        services.observer.note(
+            f"{machine.name} is suspended: the cloud bills its memory until it is stopped: {by_hand}"
+        )
+    on = [machine for machine in found if machine.billed]
     if not force:
         for machine in on:
             _refuse_if_used(services, target, machine, workspace)

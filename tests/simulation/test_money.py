@@ -136,3 +136,16 @@ def test_hosts_down_stops_a_machine_in_a_zone_that_the_target_does_not_name_any_
     moved = played.here.target.model_copy(update={"zones": [ZONES[2]]})
     assert [one.how for one in down(services, moved, workspace="sim")] == ["stopped"]
     assert instance.status == "TERMINATED"
+
+
+def test_hosts_down_says_that_a_suspended_machine_costs(tmp_path: Path) -> None:
+    played = Episode(Schedule(1, (), ("up",)), tmp_path)
+    (instance,) = played.cloud.instances.values()
+    for change in ("start", "suspend"):
+        played.cloud.ask("POST", f"zones/{ZONES[0]}/instances/vm/{change}", {}, {})
+        played.world.advance(120)
+    assert instance.status == "SUSPENDED"
+    services = played.services(Actor("next"))
+    assert down(services, played.here.target, workspace="sim") == []
+    (note,) = services.observer.notes  # type: ignore[attr-defined]
+    assert note.startswith("vm is suspended: the cloud bills its memory until it is stopped: gcloud compute instances")
