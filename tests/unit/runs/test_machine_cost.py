@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.results.records import SourceRecord, StepRecord
-from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, power_on_periods
+from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, of_journal, power_on_periods
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 TARGET = GcpTarget(name="l4", project="test-project", instance="vm", zones=["us-west1-c", "us-west1-a"])
@@ -206,3 +206,8 @@ def test_any_journal_adds_up(lines: list[tuple[str, float, float, float]], durat
     assert cost.billed_s >= 0
     assert all(line.seconds > 0 for line in cost.breakdown)
     assert sum(line.seconds for line in cost.breakdown) == pytest.approx(cost.billed_s, abs=0.01, rel=1e-6)
+
+
+def test_a_machine_that_is_off_costs_nothing_more() -> None:
+    on, off = cold()[:-4], cold()
+    assert (of_journal(on, plan(), 400.0).usd_per_hour, of_journal(off, plan(), 400.0).usd_per_hour) == (0.72, 0.0)
