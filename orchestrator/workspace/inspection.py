@@ -213,7 +213,8 @@ def _compiles(makefile: Path) -> bool:
 def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
     texts = build_files.texts(makefile)
     text = "\n".join(texts.values())
-    texts |= {p: read_text(p) for p in files_below(folder) if p.name in build_files.MAKEFILES or p.suffix == ".mk"}
+    below = (p for p in files_below(folder) if p.name in build_files.MAKEFILES or p.suffix == ".mk")
+    texts |= {path: build_files.uncommented(read_text(path)) for path in below}
     every = "\n".join(texts.values())
     targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
     goal = build_files.default_goal(makefile)

@@ -261,10 +261,13 @@ def test_a_program_runs_unless_it_needs_arguments(
     [
         {"Makefile": "all:\n\t$(MAKE) -C src\n", "src/Makefile": "all: a b c\n%: %.c\n\tcc -o $@ $<\n"},
         {"Makefile": "EXE=$(shell ls src/*.c | sed 's/.c$$//')\nall: $(EXE)\n%: %.c\n\tcc -o $@ $<\n"},
+        {"CMakeLists.txt": "project(p C)\ninclude(m.cmake)\n"
+                           + "".join(f"set(S src/{n}.c)\ncuda_add_executable({n} ${{S}})\n" for n in "abc"),
+         "m.cmake": "macro(cuda_add_executable)\nadd_executable(${ARGV})\nendmacro()\n"},
         {"CMakeLists.txt": "project(p C)\nfunction(f N)\nadd_executable(${N} src/${N}.c)\nendfunction()\n"
                            "f(a)\nf(b)\nf(c)\n"},
     ],
-    ids=["make below", "computed by make", "function of cmake"],
+    ids=["make below", "computed by make", "sources of cmake", "function of cmake"],
 )  # fmt: skip
 def test_programs_whose_names_are_computed_run(tmp_path: Path, build: dict[str, str]) -> None:
     main = 'int puts(const char *);\nint main() { puts("%s: 3 us"); return %d; }\n'
@@ -280,6 +283,7 @@ def test_programs_whose_names_are_computed_run(tmp_path: Path, build: dict[str, 
     assert (run.returncode, log) == (1, "==> a <==\na: 3 us\n==> b <==\nb: 3 us\nfailed: b\n")
 
 
+STEP = {"FCCTL_CUDA_ARCH": "89", "CUDA_HOME": "/opt/cuda"}
 #: Build files that name GPUs, how the job changes or calls them, and what nvcc and CMake then get for an L4.
 NAMED = {
     "flags": ("Makefile", "F = -O3 -arch=sm_70 -gencode arch=compute_75,code=\\\"sm_75,compute_75\\\"\n", "sed",
@@ -297,6 +301,9 @@ NAMED = {
     "list of cmake": ("CMakeLists.txt",
                       'set(CMAKE_CUDA_ARCHITECTURES "70;75-real;80")\nset(X CUDA_ARCHITECTURES 86 Y)\n', "sed",
                       'set(CMAKE_CUDA_ARCHITECTURES "89")\nset(X CUDA_ARCHITECTURES 89 Y)\n'),
+    "toolkit": ("Makefile", "CUDA_PATH ?= /usr/local/cuda-7.5\nI=/usr/local/cuda/a\nF = -arch=sm_90a\n", "sed",
+                "CUDA_PATH ?= /opt/cuda\nI=/usr/local/cuda/a\nF = -arch=sm_90a\n"),
+    "comment": ("Makefile", "all:  # -arch=sm_70\n\tnvcc a.cu\n", "NVCC_PREPEND_FLAGS", ""),
     "number": ("Makefile", "SM ?= 7.5\nall:\n\tnvcc -arch=compute_$(subst .,,${SM})\n", ' SM="$FCCTL_CUDA_ARCH"', ""),
     "loop": ("Makefile", "SMS ?= 50 60\n$(foreach s,$(SMS),$(eval G += -gencode arch=compute_$(s),code=sm_$(s)))\n",
              ' SMS="$FCCTL_CUDA_ARCH"', ""),
@@ -317,7 +324,7 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
     assert ("sed" in build.run) == (how == "sed")
     if how == "sed":
         sed = "".join(line + "\n" for line in build.run.splitlines() if line.startswith("sed "))
-        subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, "FCCTL_CUDA_ARCH": "89"}, check=True)
+        subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, **STEP}, check=True)
         assert (tmp_path / name).read_text() == after
 
 
@@ -532,7 +539,7 @@ def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: 
     assert (done.code, build["status"], run["status"]) == (100, "failed", "failed")
     assert "step 'build'" in done.json["message"]
     assert run["message"].splitlines()[-1] == "failed: ./a ./b"
-    with_nvcc = repository(tmp_path / "n", {"Makefile": "# nvcc\nall: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
+    with_nvcc = repository(tmp_path / "n", {"Makefile": "NVCC = nvcc\nall: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
     init(with_nvcc)
     made = played(with_nvcc, 0)
     assert (made.returncode, (with_nvcc / "c").exists()) == (1, True)
