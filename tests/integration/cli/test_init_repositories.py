@@ -61,7 +61,7 @@ def first_job(folder: Path) -> Job:
 def played(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
     """A step of the first job, by its number, as the host program runs it."""
     job = find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
-    env = {**os.environ, "FCCTL_OUT": str(folder), "FCCTL_CUDA_ARCH": "89"}
+    env = {**os.environ, "FCCTL_OUT": str(folder), "FCCTL_CUDA_ARCH": "89", "FCCTL_PYTHON": sys.executable}
     script = ["bash", "-eo", "pipefail", "-c", job.steps[number].run]
     return subprocess.run(script, cwd=folder, env=env, check=False, capture_output=True, text=True)
 
@@ -116,6 +116,17 @@ CASES = {
         {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
         ["build"],
     ),
+    "cmake, module for Python": (
+        {
+            "CMakeLists.txt": "project(p CXX)\nfind_package(pybind11)\n",
+            "test_it.py": "import it\nprint(it.add(1, 2))\n",
+        },
+        ["build", "test"],
+    ),
+    "make, no module for Python": (
+        {"Makefile": "a: a.c\n\tcc -o a a.c\n", "a.c": "", "test_it.py": "print(1)\n"},
+        ["build"],
+    ),
     "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[build-system]\n"}, ["build"]),
     "pytest at the top": ({"pyproject.toml": "[build-system]\n", "test_a.py": ""}, ["build", "test"]),
@@ -147,7 +158,10 @@ CASES = {
         {"bench.py": EXTENSION, "main.cpp": "", "flash.cu": "#include <torch/types.h>\n" + KERNEL},
         ["bench"],
     ),
-    "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
+    "triton": (
+        {"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON + "def test_add(): ...\n"},
+        ["test", "run"],
+    ),
     "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
     "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
     "numba, as its examples": ({"add.py": "@cuda.jit\ndef add(x): ...\nadd[8, 32](x)\n"}, ["run"]),
@@ -690,6 +704,23 @@ def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) ->
     environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
     done = subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True, text=True)
     assert done.stdout == "3 us\n"
+
+
+def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
+    """As a script, or by pytest if it has tests; which says "no tests ran" of a script."""
+    cmake = "project(p NONE)\ninclude_directories(${Python3_INCLUDE_DIRS})\n"
+    cmake += 'file(WRITE ${CMAKE_BINARY_DIR}/it.py "two = 2")\n'
+    makefile = "PY = $(shell python3-config --includes)\nall:\n\techo two = 2 > it.py\n"
+    for build in ({"CMakeLists.txt": cmake}, {"Makefile": makefile}):
+        for tool, text in {
+            "FCCTL_PYTHON": "import it\nassert it.two == 2\n",
+            "pytest": "import it\ndef test_it(): ...\n",
+        }.items():
+            folder = repository(tmp_path / f"{tool}-of-{next(iter(build))}", {**build, "test_it.py": text})
+            first_job(folder)
+            assert played(folder, 0).returncode == 0
+            done = played(folder, 1)
+            assert (done.returncode, "1 passed" in done.stdout) == (0, tool == "pytest"), done.stderr
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
