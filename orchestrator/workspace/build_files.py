@@ -30,6 +30,7 @@ _NO_PROGRAM = re.compile(
     r"(?:^|\s)(?:-c|-dc|-S|-E|-shared|--shared|-ptx|--ptx|-cubin|-fatbin|-dlink|--lib|-lib)(?=\s|$)"
 )
 _SOURCE = re.compile(r"\.(?:cu|hip|c|cc|cpp|cxx)$")
+_LINKED = re.compile(r"\.(?:cu|hip|c|cc|cpp|cxx|o|a)$")
 _NO_ENDING = re.compile(r"\.(?!(?:out|bin|x|elf)$)[A-Za-z]\w*$")
 _SPECIAL = re.compile(r"\.[A-Z]")
 #: Stands for what only make knows.
@@ -108,6 +109,16 @@ def default_goal(makefile: Path) -> str:
     return named[1] if named else next(parsed.targets(), "")
 
 
+def peers(makefile: Path, goal: str, targets: Iterable[str]) -> Iterator[str]:
+    """Those of ``targets`` that link a program as ``goal`` does, where no target stands for all."""
+    parsed = _Parsed(makefile.parent, "\n".join(texts(makefile).values()))
+    linked = set(parsed.linked(goal))
+    for target in targets if linked else ():
+        if not linked.issuperset(own := set(parsed.linked(target))):
+            linked |= own
+            yield target
+
+
 class _Parsed:
     """Variables and rules of one Makefile."""
 
@@ -161,6 +172,13 @@ class _Parsed:
                 automatic = {"@": name, "<": next(iter(found), ""), "^": " ".join(found), "*": stem}
                 recipe += [self.expand(line, automatic) for line in rule.recipe if line]
         return needs, recipe
+
+    def linked(self, name: str) -> Iterator[str]:
+        """The files that the commands for ``name`` write from sources or objects that they name."""
+        for command in self.made(name)[1]:
+            output = _OUTPUT.search(command)
+            if output and any(map(_LINKED.search, command.split())) and not _NO_PROGRAM.search(command):
+                yield output[1]
 
     def _is_made(self, name: str) -> bool:
         patterns = (target for _, targets in self._by_targets for target in targets if target != "%")

@@ -228,7 +228,10 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
     every = "\n".join(texts.values())
     targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
     goal = build_files.default_goal(makefile)
-    built = build_files.built(makefile, starter.make_target(targets, goal) or goal)
+    target = starter.make_target(targets, goal)
+    others = [name for name in targets if name not in starter.NO_PROGRAM]
+    peers = [] if target else list(build_files.peers(makefile, goal, others))
+    built = [build_files.built(makefile, name) for name in (target or goal, *peers)]
     return replace(
         found,
         uses_nvcc="nvcc" in text.lower() or found.uses_nvcc,
@@ -238,8 +241,9 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         names_arch="nvcc" not in every.lower() or _NAMES_ARCH.search(every) is not None,
         rewritten=_rewritten(folder, texts),
         arch_variables=build_files.make_variables(every),
-        make_folders=tuple(built.folders[:MAX_SOURCES]),
-        **_programs(folder, built.programs),
+        make_peers=tuple(peers),
+        make_folders=tuple(dict.fromkeys(name for found in built for name in found.folders[:MAX_SOURCES])),
+        **_programs(folder, [program for found in built for program in found.programs]),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
         **(_python_tests(folder, alone=True) if _MODULE.search(every) else {}),
     )

@@ -16,6 +16,7 @@ _RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
 #: They print or delete, and build nothing.
 NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean")
+NO_PROGRAM = (*NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,7 @@ def make_target(targets: tuple[str, ...], goal: str) -> str:
     named = next((target for target in _BUILD_TARGETS if target in targets), "")
     if named or goal not in NO_BUILD:
         return named
-    others = (*NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
-    return next((target for target in targets if target not in others), "")
+    return next((target for target in targets if target not in NO_PROGRAM), "")
 
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
@@ -164,7 +164,8 @@ def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     runs = any(step.id != "test" for step in more)
     findings = replace(findings, unnamed_programs=findings.unnamed_programs and not runs)
     keep_going = not more and _run_alone(findings)
-    line = f"make {'-k ' * keep_going}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    goals = [make_target(targets, findings.make_goal) or findings.make_goal * bool(findings.make_peers)]
+    line = f"make {'-k ' * keep_going}-j4 {' '.join([*goals, *findings.make_peers])}".rstrip() + variables
     build = _build(findings, line, "", ("make",), keep_going=keep_going)
     before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not track them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)

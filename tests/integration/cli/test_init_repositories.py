@@ -384,6 +384,18 @@ LOOP = $(LOOP)$(LOOP)
     assert untitled(run.run) == "bin/a\n# ./c ARGUMENTS\n"
 
 
+def test_programs_of_a_makefile_in_which_no_target_stands_for_all_are_made(tmp_path: Path) -> None:
+    makefile = "sum: sum.c\n\tcc -o $@ $<\nmul: mul.c\n\tcc $< -o $@\ndebug: sum.c\n\tcc -g -o sum $<\n"
+    makefile += "profile: sum\n\tncu -o $@ ./sum\ntest: sum.c\n\tcc -o $@ $< && ./$@\n"
+    sources = {f"{name}.c": "int main(void) { return 0; }\n" for name in ("sum", "mul")}
+    build, test, run = first_job(repository(tmp_path / "a", {"Makefile": makefile, **sources})).steps
+    assert build.run == "make -j4 sum mul\n"
+    assert (test.run, untitled(run.run)) == ("make test\n", "./sum\n./mul\n")
+    for more in ("all: sum\n", ".DEFAULT_GOAL = every\nevery: sum\n"):
+        text = {"Makefile": makefile + more, **sources}
+        assert "mul" not in first_job(repository(tmp_path / more[:3], text)).steps[0].run
+
+
 def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
     makefile = "all: bin/a\nbin/a: obj/a.o\n\t$(CC) -o $@ $<\nobj/%.o: %.c\n\t$(CC) -c $< -o $@\n"
     files = {"Makefile": makefile, "a.c": "int main(void) { return 0; }\n"}
