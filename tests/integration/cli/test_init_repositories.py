@@ -275,11 +275,11 @@ def test_a_program_runs_unless_it_needs_arguments(
     [
         {"Makefile": "all:\n\t$(MAKE) -C src\n", "src/Makefile": "all: a b c\n%: %.c\n\tcc -o $@ $<\n"},
         {"Makefile": "EXE=$(shell ls src/*.c | sed 's/.c$$//')\nall: $(EXE)\n%: %.c\n\tcc -o $@ $<\n"},
-        {"CMakeLists.txt": "project(p C)\ninclude(m.cmake)\n"
+        {"CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(p C)\ninclude(m.cmake)\n"
                            + "".join(f"set(S src/{n}.c)\ncuda_add_executable({n} ${{S}})\n" for n in "abc"),
          "m.cmake": "macro(cuda_add_executable)\nadd_executable(${ARGV})\nendmacro()\n"},
-        {"CMakeLists.txt": "project(p C)\nfunction(f N)\nadd_executable(${N} src/${N}.c)\nendfunction()\n"
-                           "f(a)\nf(b)\nf(c)\n"},
+        {"CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(p C)\nfunction(f N)\n"
+                           "add_executable(${N} src/${N}.c)\nendfunction()\nf(a)\nf(b)\nf(c)\n"},
     ],
     ids=["make below", "computed by make", "sources of cmake", "function of cmake"],
 )  # fmt: skip
@@ -720,7 +720,7 @@ def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) ->
 
 def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
     """As a script, or by pytest if it has tests; which says "no tests ran" of a script."""
-    cmake = "project(p NONE)\ninclude_directories(${Python3_INCLUDE_DIRS})\n"
+    cmake = "cmake_minimum_required(VERSION 3.10)\nproject(p NONE)\ninclude_directories(${Python3_INCLUDE_DIRS})\n"
     cmake += 'file(WRITE ${CMAKE_BINARY_DIR}/it.py "two = 2")\n'
     makefile = "PY = $(shell python3-config --includes)\nall:\n\techo two = 2 > it.py\n"
     for build in ({"CMakeLists.txt": cmake}, {"Makefile": makefile}):
