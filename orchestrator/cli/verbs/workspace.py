@@ -285,6 +285,6 @@ def progress(cli: Cli) -> None:
     if cli.show(found.as_json()):
         return
     from orchestrator.views.table import show_blocks
-    from orchestrator.views.tables.progress import progress_blocks
+    from orchestrator.views.tables.plan import progress_blocks
 
     show_blocks(cli.console, progress_blocks(found))
