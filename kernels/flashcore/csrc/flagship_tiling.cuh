@@ -78,8 +78,9 @@ struct Tiling {
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
   static constexpr int kOnes = ONES;
-  static constexpr bool kMasked = false;  // flagship_mask.cuh
-  static constexpr bool kScored = false;  // flagship_score.cuh
+  static constexpr bool kMasked = false, kPadded = false, kTwice = false;  // flagship_mask.cuh
+  static constexpr bool kScored = false, kWindowed = false;                // flagship_score.cuh
+  static constexpr bool kSpan = false;  // whether its rows may see other keys than those before their end: any of the above
   static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group
