@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.errors import DiskError
+from orchestrator.runs.cost import outlook
+from orchestrator.runs.cost.spending import reservations
+from tests.simulation.episode import Episode
 from tests.simulation.judge import outcome
 from tests.simulation.money_mutants import LEFT_ON, MONEY_MUTANTS, RESUME, TIGHT, UP, WAKE
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
 from tests.simulation.schedule import FiringPlan, Schedule
-from tests.simulation.world import Fault
+from tests.simulation.world import Actor, Fault
 
 
 @pytest.mark.full
@@ -57,3 +61,29 @@ def test_a_firing_that_ended_in_an_error_counts_in_its_schedules_month() -> None
     firings = FiringPlan(30, 0.45, 0.5, strictly=True)
     commands = ("tick", "serve", "serve", "tick")
     assert outcome(Schedule(0, (Fault(80, "kill"),), commands, firings=firings)) is None
+
+
+def test_a_ledger_that_cannot_be_written_leaves_no_run_unfollowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The notice about a cap is to be written there, in the middle of the run."""
+    asked: list[object] = []
+
+    def send(services: object) -> list[str]:
+        asked.append(services)
+        raise DiskError("could not write the ledger", cause="the disk is full")
+
+    monkeypatch.setattr(outlook, "send_cap_notices", send)
+    played = Episode(Schedule(1, (), ("run",), day_cap=1.8), tmp_path)
+    assert (played.command("run", "fcctl"), len(asked)) == ("ended", 1)
+
+
+def test_what_hosts_up_turned_on_is_reported_and_reserved_though_the_ledger_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    played = Episode(Schedule(1, (), ("up",)), tmp_path / "first")
+    assert played.command("up", "fcctl") == "ended"
+    (tmp_path / "second").mkdir()
+    full = Fault(played.world.effects - 1, "laptop_full", 3600.0)  # from just before its last line
+    played = Episode(Schedule(1, (full,), ("up",)), tmp_path / "second")
+    assert played.command("up", "fcctl") == "ended"
+    assert [one.owner for one in reservations(played.services(Actor("next")))] == ["up"]

@@ -261,8 +261,8 @@ def test_a_program_runs_unless_it_needs_arguments(
     [
         {"Makefile": "all:\n\t$(MAKE) -C src\n", "src/Makefile": "all: a b c\n%: %.c\n\tcc -o $@ $<\n"},
         {"Makefile": "EXE=$(shell ls src/*.c | sed 's/.c$$//')\nall: $(EXE)\n%: %.c\n\tcc -o $@ $<\n"},
-        {"CMakeLists.txt": "project(p C)\nfunction(f N)\nadd_executable(${N} src/${N}.c)\nendfunction()\n"
-                           "f(a)\nf(b)\nf(c)\n"},
+        {"CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(p C)\nfunction(f N)\n"
+                           "add_executable(${N} src/${N}.c)\nendfunction()\nf(a)\nf(b)\nf(c)\n"},
     ],
     ids=["make below", "computed by make", "function of cmake"],
 )  # fmt: skip
