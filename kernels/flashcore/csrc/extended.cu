@@ -1,11 +1,9 @@
 // extended: the flagship's loop for scores that are capped, biased by distance or seen through a window, and for sequences of
-// different lengths, one behind the other in memory. One kernel a tiling does all of it, also boolean masks: what a launch
-// does not ask for is a branch that all threads take alike.
+// different lengths, one behind the other in memory. A kernel that is Scored does all of it, also boolean masks: what a launch
+// does not ask for is a branch that all threads take alike. One that is Windowed is for windows and packed sequences alone.
 //
 // Of packed sequences each block reads where its own begins and ends. Lengths are never read on the host, so that a launch
 // waits for nothing and each replay of a CUDA graph reads them anew; blocks behind a short sequence's end return.
-
-#include <cmath>
 
 #include "driver.cuh"
 #include "flagship.cuh"
@@ -131,19 +129,10 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   int resident = 0;
   if (const int error = prepared.prepare(kernel->function, kernel->threads, kernel->shared_bytes, resident)) return error;
   const auto tiles = static_cast<unsigned>(tiles_of(args->S_q, kernel->rows));
-  const unsigned sharing = args->H_kv ? args->H / args->H_kv : 1;
-  const float scale = std::fmax(std::fabs(args->scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
   Extended task;
-  task.q = static_cast<const uint16_t *>(args->q), task.k = static_cast<const uint16_t *>(args->k);
-  task.v = static_cast<const uint16_t *>(args->v), task.o = static_cast<uint16_t *>(args->o);
-  task.q_stride = args->q_stride, task.k_stride = args->k_stride, task.v_stride = args->v_stride;
-  task.o_stride = args->o_stride;
-  task.factor = args->softcap > 0.f ? args->softcap * 1.4426950408889634f : scale;
-  task.cap = args->softcap > 0.f ? 2.f * scale / args->softcap : 0.f;
-  task.flip = args->scale < 0.f ? 0x80008000u : 0u;
-  task.S_q = args->S_q, task.S_kv = args->S_kv;
-  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
-  task.mask = static_cast<const uint8_t *>(args->mask), task.mask_stride = args->mask_stride;
+  take_args(task, *args);
+  task.cap = args->softcap > 0.f ? 2.f * task.factor / args->softcap : 0.f;
+  if (args->softcap > 0.f) task.factor = args->softcap * 1.4426950408889634f;
   task.slopes = args->slopes, task.slope_batch = args->slope_batch, task.slope_factor = 1.4426950408889634f / task.factor;
   const int right = args->causal ? 0 : bound(args->window_right);
   task.causal = right < kUnbounded, task.right = task.causal ? right : 0;

@@ -46,6 +46,19 @@ struct Task {
   int shift;
 };
 
+#ifndef KERNEL_ALONE
+
+// What all launches' tasks have of their arguments.
+inline void take_args(Task &task, const flashcore_args &args) {
+  take_tensors(task, args);
+  task.S_q = args.S_q, task.S_kv = args.S_kv;
+  const uint64_t sharing = args.H_kv ? args.H / args.H_kv : 1;
+  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
+  task.mask = static_cast<const uint8_t *>(args.mask), task.mask_stride = args.mask_stride;
+}
+
+#endif
+
 // Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
 // it the tiles of all heads of a batch that see the most keys start first, and the short ones fill the gaps.
 struct Spot {
