@@ -217,6 +217,11 @@ def test_any_journal_adds_up(lines: list[tuple[str, float, float, float]], durat
     assert sum(line.seconds for line in cost.breakdown) == pytest.approx(cost.billed_s, abs=0.01, rel=1e-6)
 
 
+def test_a_machine_that_is_off_costs_nothing_more() -> None:
+    on, off = cold()[:-4], cold()
+    assert (of_journal(on, plan(), 400.0).usd_per_hour, of_journal(off, plan(), 400.0).usd_per_hour) == (0.72, 0.0)
+
+
 CAPPED = plan().model_copy(update={"caps": [Cap(name="--budget", usd=1.0)], "egress_usd": 0.012})
 
 
