@@ -40,8 +40,18 @@ hypothesis.settings.load_profile("fcctl")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test on a GPU compiles kernels for minutes: it is ``full``."""
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker("full")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "group(name): one worker runs the tests of a name")
+    if config.option.markexpr == "not full":  # what this tier proves, it proves the same beside a GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if not hasattr(config, "workerinput"):  # who collects what the workers of pytest-xdist report
         config.pluginmanager.register(durations.Recorder(), "durations")
         config.pluginmanager.register(again.Recorder(config.rootpath), "again")

@@ -145,12 +145,13 @@ def _head(found: Evidence) -> str:
     gpu = found.environment.get("gpu") or {}
     bench = next(iter(found.benches.values()), {})
     about = bench.get("environment") or {}
+    methods = sorted({int(one["method_version"]) for one in found.benches.values() if one.get("method_version")})
     named = gpu.get("name") or bench.get("device") or found.name
     facts = [
         f"driver {about.get('driver') or gpu.get('driver')}" if about.get("driver") or gpu.get("driver") else "",
         f"torch {bench['torch']}" if bench.get("torch") else "",
         f"CUDA {about['cuda']}" if about.get("cuda") else "",
-        f"method {bench['method_version']}" if bench.get("method_version") else "",
+        f"method {' and '.join(map(str, methods))}" if methods else "",
     ]
     runs = ", ".join(f"`{_text(run.get('run_id'))}` ({_text(run.get('status'))})" for run in found.runs)
     kind = found.name.partition("-")[2]  # of a folder such as h200-ladder
@@ -225,8 +226,9 @@ def _shapes(found: Evidence) -> Iterable[str]:
         theirs = [_theirs(found, timed, f"{name}/{b}") for b in BACKENDS]
         rows.append(["PyTorch, hot us", NONE, NONE, NONE, *theirs, NONE])
         header = ["variant", "hot us", "cold us", "eager us", *(f"of {b}" for b in BACKENDS.values()), "% of roofline"]
-        dimensions = ",".join(str(shape.get(d, "?")) for d in "BHSD")
-        yield f"#### {dimensions}\n\n" + _table(header, rows)
+        sizes = ",".join(str(shape.get(d, "?")) for d in "BHSD")
+        title = _text(name) if "," in name else sizes  # a shape without a name of its own is called by all that it has
+        yield f"#### {title}\n\n" + _table(header, rows)
 
 
 def _correctness(found: Evidence) -> str:
@@ -294,7 +296,7 @@ def _hot_names(found: Evidence, label: str) -> list[str]:
 
 def _work(shape: dict[str, Any]) -> tuple[int, int]:
     b, h, s = (int(shape.get(d) or 0) for d in "BHS")
-    return (b * h * s * s, b)
+    return (b * h * s * int(shape.get("S_kv") or s), b)
 
 
 def _summary(label: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from orchestrator.base.errors import DiskError, FcctlError, NotFoundError, UsageError
+from orchestrator.base.errors import ConflictError, DiskError, FcctlError, NotFoundError, UsageError
 from orchestrator.hosts.claims import (
     AuditedProject,
     active_on,
     as_target,
+    await_requests,
     finding,
     projects_of,
     recent_records,
@@ -81,6 +83,8 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
     accounts: list[Account] = []
     before = ledger.lines(services) if whole else []
     places = list(projects_of(services, targets))
+    if whole:
+        await_requests(services, (target for place in places for target in place.targets))
     for place in places:
         project = _ProjectAudit(services, place, unanswered)
         machines = project.machines()
@@ -98,8 +102,8 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
                     services.spending, services.clock, project.cloud, place.targets, machines, things,
                     services.budget.prices, workspace=workspace, whole=is_complete,
                 )  # fmt: skip
-            except DiskError as full:  # machines without an owner are stopped all the same
-                unanswered.append(Unanswered(place.project, "the ledger", full.one_line))
+            except (ConflictError, DiskError) as error:  # machines without an owner are stopped all the same
+                unanswered.append(Unanswered(place.project, "the ledger", error.one_line))
             release_lost(services, project.cloud, place.targets)
         findings += findings_here
     return Audit(
@@ -114,9 +118,10 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
 
 def release_lost(services: Services, cloud: Cloud, targets: Sequence[CloudTarget]) -> None:
     """Releases reservations for machines that are off and whose run or session has no record any more."""
-    for one in settle_lost(services, cloud, targets):
-        what = f"${one.usd:.2f} was reserved for {one.owner_id}, which no longer has a record; fcctl released it"
-        services.observer.note(f"{one.instance} is off: {what} (its actual cost: fcctl cost ledger)")
+    with suppress(ConflictError, DiskError):  # the next audit does; what is on is stopped in any case
+        for one in settle_lost(services, cloud, targets):
+            what = f"${one.usd:.2f} was reserved for {one.owner_id}, which no longer has a record; fcctl released it"
+            services.observer.note(f"{one.instance} is off: {what} (its actual cost: fcctl cost ledger)")
 
 
 def notify_of_strays(services: Services, result: Audit) -> None:

@@ -3,7 +3,7 @@ runs and sessions, the machine itself, and the cloud."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,10 +17,11 @@ from orchestrator.leases.machine_lease import SAME_S, started_between
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.host_api import Cloud
 from orchestrator.machines.provision.endpoint import on_loopback
-from orchestrator.machines.provision.release import runs_on_host
+from orchestrator.machines.provision.release import ARRIVAL_POLL_S, IN_FLIGHT_S, runs_on_host
 from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding
+from orchestrator.money.caps import is_start, last_change
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
@@ -64,6 +65,33 @@ def active_on(services: Services, machine: Machine) -> Iterator[str]:
     for run_id in services.store.active():
         if is_for(services.store.plan_of(run_id), machine.project, machine.name):
             yield run_id
+
+
+def await_requests(services: Services, targets: Iterable[CloudTarget]) -> None:
+    """Waits while a start of one of these machines may be on its way to the cloud: whoever requested it was killed just
+    then."""
+    clock, machines = services.clock, {(target.project, target.instance) for target in targets}
+    until = clock.monotonic() + IN_FLIGHT_S
+    while clock.monotonic() < until and any(
+        abs(clock.now() - at) < IN_FLIGHT_S for at in _requests_without_end(services, machines)
+    ):
+        services.observer.phase("wake", "waiting whether the cloud received the request of an fcctl that was killed")
+        clock.sleep(ARRIVAL_POLL_S)
+
+
+def _requests_without_end(services: Services, machines: Collection[tuple[str, str]]) -> Iterator[float]:
+    """When ``hosts up`` and unfollowed runs and sessions requested starts of which they do not say what became, epoch
+    seconds."""
+    for one in services.spending.state().open().values():
+        if one.owner == "up" and one.machine in machines and one.started is None and not one.unasked:
+            yield one.at
+    runs, books = services.store, services.sessions
+    left = [(runs.plan_of(name), runs.journal_of(name)) for name in runs.active() if not runs.is_followed(name)]
+    left += [(books.plan_of(name), books.journal_of(name)) for name in books.open() if not books.is_followed(name)]
+    for plan, entries in left:
+        last = last_change(entries)
+        if last is not None and is_start(last) and any(is_for(plan, *machine) for machine in machines):
+            yield last.time
 
 
 def _sorted(claims: Iterable[Claim]) -> list[Claim]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -14,6 +15,7 @@ from orchestrator.hosts.audit import audit, log_change
 from orchestrator.hosts.claims import (
     AuditedProject,
     active_runs,
+    await_requests,
     claims_on,
     finding,
     member_of,
@@ -244,7 +246,8 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
                     lease.release("stop")
             release_kept(services, owner_id=start.owner_id)
             raise
-    with services.spending.changing() as change:
+    # Without these facts the reservation counts until the machine is seen off.
+    with suppress(FcctlError), services.spending.changing() as change:
         if got.started:
             change.reserve(start.model_copy(update={"instance_id": got.machine.id, "started": got.machine.started}))
         else:  # it was on already: its owner has reserved the cost
@@ -276,6 +279,7 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     Raises ConflictError: a run or a session uses one of them, or may, and ``force`` is not given; CloudError,
     AuthError: a machine could not be confirmed as stopped.
     """
+    await_requests(services, [target])
     cloud, began = services.clouds.open(target), services.clock.now()
     on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
     if not force:

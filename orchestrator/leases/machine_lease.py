@@ -88,10 +88,14 @@ class MachineLease:
         """What must be released."""
         if acquired := self.acquired():
             return [ReleaseRequest(str(acquired["zone"]), str(acquired["instance_id"]))]
+        refused = {entry.data.get("request_id") for entry in self.entries() if entry.kind == "refused"}
         return [
-            ReleaseRequest(zone, made_here=True, asked=entry.time, request_id=str(entry.data.get("request_id", "")))
+            ReleaseRequest(
+                zone, made_here=True, asked=entry.time, request_id=str(entry.data.get("request_id", "")),
+                refused=entry.data.get("request_id") in refused,
+            )
             for zone, entry in self.start_requests().items()
-        ]
+        ]  # fmt: skip
 
     def _since_acquire(self) -> list[JournalEntry]:
         entries = self.entries()

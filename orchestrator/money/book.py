@@ -29,8 +29,8 @@ from orchestrator.money.ledger import RunUsage, UsageRecord, latest
 from orchestrator.money.reservations import Reservation, Scope
 
 NAME, LOCK = "book.jsonl", "book.lock"
-#: How long to wait for another fcctl's lock on the book, seconds.
-PATIENCE_S = 30.0
+#: How long to wait for another fcctl's lock on the book, seconds; and after it was not released in that time.
+PATIENCE_S, IMPATIENCE_S = 30.0, 1.0
 #: Whenever the file has grown by so many bytes, it is looked whether half of it is of no use any more.
 COMPACT_BYTES = 1 << 20
 
@@ -147,7 +147,7 @@ class SpendingBook:
     def __init__(self, folder: Path, clock: Clock, scope: Scope, firing: str | None = None) -> None:
         """Args: firing: the schedule's firing that this command belongs to."""
         self._folder, self._clock, self.scope, self.firing = folder, clock, scope, firing
-        self._state, self._inode = State(), 0
+        self._state, self._inode, self._patience_s = State(), 0, PATIENCE_S
         #: Threads of one process share what was read.
         self._mutex = threading.RLock()
 
@@ -195,12 +195,13 @@ class SpendingBook:
             os.close(lock)
 
     def _wait_for(self, lock: int) -> None:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + self._patience_s
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
+                    self._patience_s = IMPATIENCE_S
                     raise ConflictError(
                         f"another fcctl has locked the ledger for more than {PATIENCE_S:.0f} s",
                         cause=f"it holds the lock {self._folder / LOCK}",
@@ -208,6 +209,7 @@ class SpendingBook:
                     ) from None
                 time.sleep(0.005)
             else:
+                self._patience_s = PATIENCE_S
                 return
 
     def _append(self, lines: list[Line]) -> None:
@@ -254,8 +256,10 @@ class SpendingBook:
 
     # ---------------------------------------------------------------------------------------- what the cloud said
     def add_usage(self, record: UsageRecord) -> None:
+        """A start keeps its first price: the machine may have been resized since, or have another price."""
         with self.changing() as change:
-            change.add("power", record)
+            same = (one for one in change.state.starts() if one.is_same_start(record) and one.usd_per_hour is not None)
+            change.add("power", record.priced_as(next(same, record)))
 
     def usage(self) -> list[UsageRecord]:
         return [one for _, one in self.state().of("power", UsageRecord)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import ConfigError, DiskError, FcctlError
+from orchestrator.base.errors import ConfigError, ConflictError, DiskError, FcctlError
 from orchestrator.machines.cloud import BillableResource, Machine, Operation, Power
 from orchestrator.machines.host_api import Cloud
 from orchestrator.machines.power_history import deleted_at, disk_deleted_at
@@ -46,7 +46,7 @@ class UsageRecorder:
         self._book, self._clock, self._budget, self._note = book, clock, budget, note
         self._resources = ResourceRecorder(book, clock)
         self._recorded: set[_Fact] | None = None
-        self._failure: DiskError | None = None
+        self._failure: FcctlError | None = None
 
     def record_machine(self, target: CloudTarget, machine: Machine) -> None:
         """Records the target's machine as it is now."""
@@ -77,7 +77,7 @@ class UsageRecorder:
             self._resources.record_operations(operations)
 
     def check(self) -> None:
-        """Raises DiskError before a start if the last record could not be written."""
+        """Raises FcctlError before a start if the last record could not be written."""
         if self._failure is not None:
             raise self._failure
 
@@ -85,7 +85,7 @@ class UsageRecorder:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except DiskError as error:
+        except (ConflictError, DiskError) as error:  # whoever looks may want to stop the machine
             if self._failure is None:
                 self._note(
                     f"the ledger cannot be written ({error.cause}); add the missing entries later: fcctl hosts audit"

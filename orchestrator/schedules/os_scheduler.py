@@ -91,11 +91,13 @@ def is_installed(workspace: Path) -> bool:
 
 
 def installed(kind: Kind, entry: Entry) -> bool:
-    """Whether exactly this entry is there, of a shell with any PATH."""
+    """Whether exactly this entry is there, of a shell with any environment."""
     files = [render(kind, entry)]
     if kind == "launchd":
         files.append({plist_name(entry): plist(entry, "Background")})
-    return any(all(_text(_folder(kind) / name) == _PATH.sub("", text) for name, text in one.items()) for one in files)
+    return any(
+        all(_text(_folder(kind) / name) == _ENVIRONMENT.sub("", text) for name, text in one.items()) for one in files
+    )
 
 
 def findings(workspace: Path, statuses: Callable[[], Iterable[ScheduleStatus]]) -> list[Finding]:
@@ -116,7 +118,7 @@ Description=fcctl: schedules of {_systemd_text(str(entry.folder))}
 [Service]
 Type=oneshot
 WorkingDirectory={_systemd_text(str(entry.folder))}
-Environment={_systemd_word(f"PATH={entry.path}")}
+Environment={" ".join(_systemd_word(f"{name}={value}") for name, value in entry.environment.items())}
 ExecStart={command}
 # A firing continues after the tick that started it.
 KillMode=process
@@ -155,13 +157,16 @@ def _folder(kind: Kind) -> Path:
 
 
 #: Of a unit, and of a plist.
-_PATH = re.compile(r"^Environment=[^\n]*|<key>PATH</key>\s*<string>.*?</string>", re.MULTILINE | re.DOTALL)
+_ENVIRONMENT = re.compile(
+    r"^Environment=[^\n]*|<key>EnvironmentVariables</key>\s*<dict>.*?</dict>", re.MULTILINE | re.DOTALL
+)
 
 
 def _text(path: Path) -> str | None:
-    """The text of an installed unit or plist without its PATH, which differs between shells; None if unreadable."""
+    """The text of an installed unit or plist without its environment, which differs between shells; None if
+    unreadable."""
     try:
-        return _PATH.sub("", path.read_text(encoding="utf-8"))
+        return _ENVIRONMENT.sub("", path.read_text(encoding="utf-8"))
     except OSError:
         return None
 
@@ -202,7 +207,7 @@ def plist(entry: Entry, session: str = "Aqua") -> str:
         "Label": _label(entry),
         "ProgramArguments": list(entry.argv),
         "WorkingDirectory": str(Path.home()),  # in a folder that is refused to it, the program would not even start
-        "EnvironmentVariables": {"PATH": entry.path},
+        "EnvironmentVariables": entry.environment,
         "StandardOutPath": log,
         "StandardErrorPath": log,
         "LimitLoadToSessionType": session,
@@ -296,14 +301,21 @@ def _last_complaint(entry: Entry) -> str:
         return ""
 
 
+#: Variables of the user's shell that say where the ledger and the credentials are, and in which zone times are; and the
+#: caps. Without them, firings would have another ledger, or fewer caps, than what the user types.
+_KEPT = re.compile(
+    r"(CLOUDSDK_CONFIG|GOOGLE_APPLICATION_CREDENTIALS|TZ|XDG_(CACHE|CONFIG|DATA|STATE)_HOME|FCCTL_BUDGET_[A-Z_]+)\Z"
+)
+
+
 @dataclass(frozen=True)
 class Entry:
-    """The entry of the scheduler: command, folder and PATH."""
+    """The entry of the scheduler: command, folder and environment."""
 
     name: str
     argv: tuple[str, ...]
     folder: Path
-    path: str  # PATH for gcloud, ssh and what the jobs' own steps need
+    environment: dict[str, str]  # PATH is for gcloud, ssh and what the jobs' own steps need
 
     @classmethod
     def of(cls, workspace: Path) -> Entry:
@@ -312,7 +324,9 @@ class Entry:
         argv = (*fcctl, "-C", str(workspace), "--quiet", "schedule", "tick")
         parts = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/bin", "/usr/bin", "/bin"]
         path = os.pathsep.join(dict.fromkeys(filter(None, parts)))
-        return cls(f"fcctl-{slug(workspace.name)[:32] or 'workspace'}-{digest}", argv, workspace, path)
+        kept = {name: value for name, value in sorted(os.environ.items()) if _KEPT.match(name) and value.isprintable()}
+        name = f"fcctl-{slug(workspace.name)[:32] or 'workspace'}-{digest}"
+        return cls(name, argv, workspace, {"PATH": path, **kept})
 
 
 def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:

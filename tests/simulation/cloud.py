@@ -106,7 +106,7 @@ class SimulatedCloud:
         self.world = world
         self.core = Core(Scenario(latency=LATENCY, wait_limit_s=110.0), VirtualTime(world), self, random.Random(0))
         self.core.lateness = lambda: world.rng.uniform(0, LATENESS_S)
-        faults = Faults()
+        self.faults = faults = Faults()
         self.service = Service(self.core, faults)
         #: By id, the deleted ones too.
         self.known: dict[str, Instance] = {}

@@ -19,7 +19,8 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 AMOUNTS: dict[str, tuple[float, float]] = {
     "sleep": (60, 6 * 3600), "cut": (5, 1500), "cloud_down": (30, 1200), "stockout": (30, 4000),
-    "slow_stop": (60, 500), "pending": (1, 100), "stale": (1, 25), "skew": (-1800, 1800), "full": (60, 3000),
+    "slow_stop": (60, 500), "pending": (1, 100), "stale": (1, 25), "kill_late": (1, 20),
+    "skew": (-1800, 1800), "full": (60, 3000),
     "unreadable": (60, 40_000), "laptop_full": (60, 20_000),
 }  # fmt: skip
 
@@ -291,8 +292,8 @@ def _with_misreports(schedule: Schedule) -> Schedule:
 
 def _with_pending(schedule: Schedule) -> Schedule:
     """In every eighth schedule the cloud takes a while to begin what it was asked for, in every other eighth one it
-    shows late what is done."""
-    kinds: tuple[Kind, ...] = ("pending", "stale")
+    shows late what is done, in a third one a request is on its way when its controller is killed."""
+    kinds: tuple[Kind, ...] = ("pending", "stale", "kill_late")
     for kind in kinds:
         rng = random.Random(f"{kind} {schedule.seed}")
         if rng.random() < 0.125:

@@ -13,7 +13,7 @@ from tests.simulation.cloud import LATENCY
 from tests.simulation.episode import ZONES, Episode, play
 from tests.simulation.judge import outcome
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
-from tests.simulation.schedule import Schedule, draw
+from tests.simulation.schedule import FiringPlan, Schedule, draw
 from tests.simulation.shrink import shrink
 from tests.simulation.world import Actor, Fault, Kind
 
@@ -110,6 +110,14 @@ ONCE_FOUND = [
     # The same of one that was created and was not listed yet; and seen by another process, after a kill.
     Schedule(1, (Fault(1, "stale", 10.0),), ("run", "ps"), exists=False),
     Schedule(1, (Fault(1, "stale", 10.0), Fault(33, "kill_after")), ("run", "ps")),
+    # A run ended before the cloud had put its label on the machine, which was left to the run of the label before.
+    Schedule(
+        2800264,
+        (Fault(10, "full", 56.0), Fault(17, "pending", 42.0), Fault(110, "full", 40.0)),
+        ("tick", "serve"),
+        exists=False,
+        firings=FiringPlan(30, 0.59, 0.68, strictly=True),
+    ),
 ]
 
 

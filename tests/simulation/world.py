@@ -11,16 +11,18 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from orchestrator.base.errors import CloudError, HostUnreachable, LinkLost
+from orchestrator.base.errors import CloudError, FcctlError, HostUnreachable, LinkLost
 
 T = TypeVar("T")
 
 Kind = Literal[
     "kill",  # the controller dies before the effect
     "kill_after",  # the controller dies after it
+    "kill_late",  # it dies while the effect is on its way, which happens `amount` seconds later
     "interrupt",  # Ctrl-C
     "sleep",  # the laptop sleeps for `amount` seconds
     "cut",  # the link is down for `amount` seconds
@@ -155,6 +157,10 @@ class World:
             f"{self.now - EPOCH:9.1f} {self.effects:4d} {actor.name}: {name} " + " ".join(map(str, struck))
         )
         for fault in struck:
+            if fault.kind == "kill_late":
+                if via == "cloud":
+                    self.at(self.now + fault.amount, lambda: self._arrive(action))
+                self.kill(actor)
             self._before(actor, fault)
         self._reachable(via)
         result = action()
@@ -167,6 +173,12 @@ class World:
             if fault.kind == "lost_reply" and via == "cloud":
                 raise CloudError("no answer from the cloud", cause="simulated")
         return result
+
+    @staticmethod
+    def _arrive(action: Callable[[], object]) -> None:
+        """Nobody hears the answer."""
+        with suppress(FcctlError):
+            action()
 
     def kill(self, actor: Actor) -> None:
         actor.alive = False

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from orchestrator.base.clock import Clock, in_thread
+from orchestrator.base.errors import AuthError
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
 from orchestrator.machines.host_api import Cloud, MachineParts
 from orchestrator.machines.provision.actions import Action
@@ -80,7 +81,13 @@ class Changes:
         request_id = new_request_id()
         self.log("cloud", action=str(action), zone=zone, name=self.name, request_id=request_id)
         requested = self.clock.now()
-        operation = change(request_id)
+        try:
+            operation = change(request_id)
+        except AuthError:
+            self.log("refused", request_id=request_id)
+            raise
+        if operation.refusal is not None and not operation.name:  # else the cloud lists it, perhaps not at once
+            self.log("refused", request_id=request_id)
         if operation.started is not None:
             self.cloud_ahead_s = operation.started - requested
         deadline = self.clock.monotonic() + limit_s

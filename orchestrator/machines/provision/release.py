@@ -23,6 +23,10 @@ POLL_S = 1.0
 PENDING_POLL_S = 5.0
 #: The interval between requests after a transient refusal, seconds.
 AGAIN_S = 5.0
+#: How long after its fcctl was killed a request may be on its way, until the cloud lists it, seconds.
+IN_FLIGHT_S = 30.0
+#: The interval between looks for it, seconds.
+ARRIVAL_POLL_S = 2.0
 
 Policy = Literal["stop", "keep", "delete"]
 _OFF = (Power.STOPPED, Power.SUSPENDED)
@@ -56,6 +60,8 @@ class ReleaseRequest:
     asked: float | None = None
     #: The id of that request, which its operation has.
     request_id: str = ""
+    #: Whether it was refused at once, without an operation.
+    refused: bool = False
 
 
 class InUse(Exception):
@@ -214,12 +220,25 @@ class _Release:
 
     def find(self, requests: list[ReleaseRequest]) -> list[Machine]:
         """The machines; a creation whose reply was lost may take a moment to appear."""
+        for one in requests:
+            self._await_arrival(one)
         machines = find_settled(self._parts, self._target, {one.zone for one in requests})
         zones = {machine.zone for machine in machines}
         if any(one.instance_id is None and one.made_here and one.zone not in zones for one in requests):
             self._clock.sleep(POLL_S)
             machines = find_machines(self._cloud, self._target)
         return machines
+
+    def _await_arrival(self, request: ReleaseRequest) -> None:
+        """Waits while a requested start may be on its way to the cloud: whoever requested it was killed just then."""
+        asked, until = request.asked, self._clock.monotonic() + IN_FLIGHT_S
+        if asked is None or not request.request_id or request.refused:
+            return
+        while abs(self._clock.now() - asked) < IN_FLIGHT_S and self._clock.monotonic() < until:
+            if any(one.request_id == request.request_id for one in self._history(request.zone)):
+                return
+            self._show(f"waiting whether the cloud received the request to start {self._target.instance}")
+            self._clock.sleep(ARRIVAL_POLL_S)
 
     def _stop(self, machine: Machine) -> Released:
         deadline = self._clock.monotonic() + STOP_LIMIT_S
@@ -328,8 +347,8 @@ def others_on_host(parts: MachineParts, target: CloudTarget, own: str) -> str | 
     return active_run(runs_on_host(parts, target) or (), own)
 
 
-def waiting_runs(machine: Machine, known: Collection[str]) -> str | None:
+def waiting_runs(machine: Machine, known: Collection[str], is_over: Callable[[str], bool]) -> str | None:
     """A run of another workspace or computer that found the machine on and is about to use it: the machine has its
-    label, and it is none of the ``known`` runs."""
+    label, it is none of the ``known`` runs, and not ``is_over``: a label may be older than the last start."""
     label = machine.labels.get(RUN_LABEL, "")
-    return label if run_ids.is_valid(label) and label not in known else None
+    return label if run_ids.is_valid(label) and label not in known and not is_over(label) else None

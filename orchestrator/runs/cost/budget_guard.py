@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import BudgetError, HostFault
+from orchestrator.base.errors import BudgetError, FcctlError, HostFault
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.find import Log
 from orchestrator.money.caps import Cap, Window, began_to_cost, dollars, judge
@@ -100,7 +100,10 @@ class Guard:
         from orchestrator.runs.cost.outlook import send_cap_notices
 
         if self._tells:
-            problems = send_cap_notices(self._services)
+            try:
+                problems = send_cap_notices(self._services)
+            except FcctlError as error:  # the ledger cannot be written; the run continues, and is followed
+                problems = [error.one_line]
             self._tells = not problems
             for problem in problems:
                 self._services.observer.note(problem)

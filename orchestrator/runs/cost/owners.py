@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base.clock import utc_minute
-from orchestrator.base.errors import DiskError, FcctlError
+from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import known, money
@@ -262,7 +262,7 @@ def release_kept(
             return one.at >= looked
         return one.owner == "up" and now - one.at <= NEAR_S and (one.at >= looked or not stopped)
 
-    with suppress(DiskError), services.spending.changing() as change:
+    with suppress(FcctlError), services.spending.changing() as change:  # it is off, as the ledger will say
         for one in change.state.open().values():
             is_for = one.owner_id == owner_id or (one.machine == machine and not is_later(one))
             if one.owner in ("up", "kept") and is_for:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,7 +15,6 @@ from orchestrator.base.clock import in_thread
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.observer import NoteKeeper
 from orchestrator.leases.session_rules import open_on
-from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.find import find_machine
 from orchestrator.machines.provision.release import (
     InUse,
@@ -134,16 +133,18 @@ def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bo
         return True
     now, known = services.clock.now(), {run_id, *(run.run_id for run in there)}
     try:
-        release(services, machine, holds, "stop", _unwritten, lambda seen: _waiting_run(seen, known, pending, now))
+        release(
+            services, machine, holds, "stop", _unwritten,
+            lambda seen: _waiting_run(waiting_runs(seen, known, services.store.is_complete), pending, now),
+        )  # fmt: skip
     except InUse:
         return False
     services.observer.note(f"{machine.instance}, which {run_id} could not stop, is now off")
     return True
 
 
-def _waiting_run(machine: Machine, known: Collection[str], pending: Mapping[str, Any], now: float) -> str | None:
+def _waiting_run(label: str | None, pending: Mapping[str, Any], now: float) -> str | None:
     """A run that is about to use the machine, unless it has had the time and did not."""
-    label = waiting_runs(machine, known)
     if label is None:
         return None
     since = max(run_ids.began(label), float(pending.get("left") or 0.0))

@@ -168,7 +168,7 @@ class Releaser:
         checked."""
         if self._known_there is None or not self._lease.acquired().get("turned_on"):
             return None
-        return releasing.waiting_runs(machine, self._known_there)
+        return releasing.waiting_runs(machine, self._known_there, self._services.store.is_complete)
 
     def _leave_it_to(self, user: str) -> None:
         self._services.observer.note(f"{self._target.instance} stays on: {user} uses it")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text as Line
 
+from fcctl_remote.base.text import ending
 from orchestrator.base import safe_paths
 from orchestrator.base.clock import SystemClock
 from orchestrator.base.errors import FcctlError, plural
@@ -67,12 +68,12 @@ def reason(record: RunRecord) -> tuple[str, str, str]:
 
 
 def log_end(folder: Path, log: str | None) -> list[str] | None:
-    """The last lines of a step's log that are not blank, cleaned; None if it was not collected as a plain file."""
+    """The :func:`ending` of a step's log without blank lines, cleaned; None if it was not collected as a plain file."""
     end = safe_paths.tail(folder, log, _TAIL_BYTES) if log else None
     if end is None:
         return None
     lines = [clean(line, LINE) for line in clean_text(end.data.decode(errors="replace")).splitlines()]
-    return [line for line in lines if line][-LOG_LINES:]
+    return ending([line for line in lines if line], LOG_LINES)
 
 
 #: The order is a promise to scripts: new columns go to the end.

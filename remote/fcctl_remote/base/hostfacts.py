@@ -57,6 +57,15 @@ def read_text(path: str, most_bytes: int = 100_000) -> str:
         return ""
 
 
+def driver_models(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
+    """The names of the GPUs that the loaded NVIDIA driver has, without starting a program."""
+    if not os.path.isdir(folder):
+        return []
+    texts = [read_text(os.path.join(folder, name, "information")) for name in sorted(os.listdir(folder))]
+    lines = [line.partition(":") for text in texts for line in text.split("\n")]
+    return [value.strip() for key, _, value in lines if key.strip() == "Model"]
+
+
 def user_name() -> str:
     import pwd
 

@@ -75,20 +75,25 @@ def new_lines(path: str, offset: int, most_bytes: int) -> tuple[list[bytes], int
 
 #: What make prints behind an error that a compiler has printed.
 _OF_MAKE = re.compile(
-    r"g?make(\[\d+\])?: ((Entering|Leaving) directory |\*\*\* (\[.*\] Error \d|Waiting for unfinished jobs))"
+    r"g?make(\[\d+\])?: ((Entering|Leaving) directory |Target '.*' not remade because of "
+    r"|\*\*\* (\[.*\] Error \d|Waiting for unfinished jobs))"
 )
 
 
 def last_lines(data: bytes, lines: int = 6, width: int = 300) -> str:
-    """The last non-empty lines of ``data``, sanitised, each cut at ``width`` characters from its end. Those that make
-    adds to an error are left out, unless there are no others. If none names an error, as where others still compiled
-    after it, the first one of ``data`` that does comes before the last."""
+    """The :func:`ending` of ``data``, sanitised, each line cut at ``width`` characters from its end."""
     texts = [line.strip() for line in sanitise(data).split("\n") if line.strip()]
+    return "\n".join(line if len(line) <= width else "…" + line[-width:] for line in ending(texts, lines))
+
+
+def ending(texts: list[str], lines: int) -> list[str]:
+    """The last of ``texts``. Those that make adds to an error are left out, unless there are no others. If none names
+    an error, as where others still compiled after it, the first one that does comes before the last."""
     shown = [line for line in texts if not _OF_MAKE.match(line)] or texts
-    ending = shown[-lines:]
-    if not any(re.search(r"error|fatal", line, re.IGNORECASE) for line in ending):
-        ending = [line for line in shown if re.search(r"\b([Ee]rror|fatal)\b.*:", line)][:1] + ending
-    return "\n".join(line if len(line) <= width else "…" + line[-width:] for line in ending)
+    last = shown[-lines:]
+    if not any(re.search(r"error|fatal", line, re.IGNORECASE) for line in last):
+        last = [line for line in shown if re.search(r"\b([Ee]rror|fatal)\b.*:", line)][:1] + last
+    return last
 
 
 class TerminalMirror:

@@ -42,20 +42,22 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Pattern, Tuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Pattern
 
 from fcctl_remote.readers import source
 from fcctl_remote.readers.benchmarks import MAX_METRICS
+from fcctl_remote.readers.headings import ANY_NUMBER, LETTER, Above, Headings, apart
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
-from fcctl_remote.readers.tables import NO_NAME, column, untabled
+from fcctl_remote.readers.tables import NO_NAME, RATE_UNIT, column, untabled
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
 #: One that is no part of a word or of another number: not the 5 of ``v5 s``.
 NUMBER = r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
-#: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none.
-TIME = re.compile(r"(?P<open>\(\s*)?" + NUMBER + r"(?(open)\s*\))\s*" + _UNIT + r"(?![\w^])")
+#: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none;
+#: nor what is set, ``burning for 10 s``.
+TIME = re.compile(r"(?<!\bfor )(?P<open>\(\s*)?" + NUMBER + r"(?(open)\s*\))\s*" + _UNIT + r"(?![\w^])")
 #: What is printed in place of a number; nothing that was measured may look better for it.
 NO_NUMBER = r"(?<![\w.])[-+]?(?i:nan|inf(?:inity)?)\s*"
 #: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
@@ -68,7 +70,6 @@ _KEY = (
 _KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
 _NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
 _RATE_HEADING = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
-_LETTER = re.compile(r"[^\W\d_]")
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
 #: A percentage in brackets, a time stamp, brackets of any kind: :func:`_lasting` looks at these.
@@ -82,8 +83,15 @@ _UNIT_FIRST = re.compile(
     r"|(?<![\w.])[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
     r"(?P<value>\d[\d,]{0,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|[-+]?(?i:nan|inf))(?![\w.])"
 )
+#: The spread of a figure, ``55.05 +- 0.15 ms``; a unit in brackets behind one, ``0.25 (ms)``, not ``N = 64 (us)``.
+_SPREAD = re.compile(r"(?<=\d)\s?(?:±|\+/?-)\s?\d[\d.]{0,20}(?:[eE][+-]?\d{1,3})?(?=\s?[A-Za-zµμ])")
+_UNIT_IN_BRACKETS = re.compile(r"(\d\.\d{1,20})\s?[(\[](%s|%s)[)\]]" % (_UNIT.replace("?P<unit>", "?:"), RATE_UNIT))
 #: A result that stands in a line beside the figure: decimals that no parameter has, a percentage.
 _RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%)")
+#: A problem's size: ``N=1024``, ``size: (64)``, ``64x64x8``.
+_SIZE = re.compile(
+    r"(?<![\w.])(?:(?:size|dims?|batch|length|[BHSDMNKbhsdmnk])\s?[=:]\s?\(?\d+\)?|\d+(?:\s?[x×]\s?\d+)+)(?![\w.])"
+)
 #: What Google's benchmark prints behind its times.
 _ITERATIONS = re.compile(r"(?<=[num]s)\s+\d+\s+(?=\w+=)|(?<=\ss)\s+\d+\s+(?=\w+=)")
 _BYTES_PER_SECOND = re.compile(r"\bbytes_per_second=(\d[\d.]*)([kMGT]?)i?/s")
@@ -120,26 +128,36 @@ def _taken(
     """The figures that ``read`` finds in the lines of ``path``, by name and heading. Raises: ReaderError, if a line has
     what matches ``none``, or there are more than ``most`` names."""
     headings = Headings()
-    found: dict[str, list[tuple[Above, float]]] = {}
-    lines = headings.watch(numbers(path, none), lambda line: not any(p.search(line) for p in (TIME, _KEYED, _RATE)))
-    for count, (name, value) in enumerate(read(lines)):
-        found.setdefault(name, []).append((headings.above, value))
+    found: dict[str, list[tuple[Above, str, float]]] = {}
+    for count, (name, value) in enumerate(read(headings.watch(numbers(path, none), _sizes))):
+        found.setdefault(name, []).append((headings.above, headings.behind, value))
         if len(found) > most or count >= MAX_ROWS * 10:
             raise ReaderError("more than %d values, or more than %d different names" % (MAX_ROWS * 10, most))
     samples: dict[str, list[float]] = {}
     for name, values in found.items():
-        told = apart(above for above, _ in values)
-        for above, value in values:
-            samples.setdefault(clean(" ".join(filter(None, (told[above], name))), 200), []).append(value)
+        told = apart(above for above, _, _ in values)
+        sizes: dict[str, set[str]] = {}
+        for above, behind, _ in values:
+            sizes.setdefault(told[above], set()).add(behind)
+        for above, behind, value in values:
+            parts = (told[above], behind if len(sizes[told[above]]) > 1 else "", name)
+            samples.setdefault(clean(" ".join(filter(None, parts)), 200), []).append(value)
     if len(samples) > most:
         raise ReaderError("values with more than %d different names" % most)
     return samples
+
+
+def _sizes(line: str) -> str | None:
+    """The sizes that stand behind the last figure of ``line``; None if it has no figure."""
+    ends = [found.end() for pattern in (TIME, _KEYED, _RATE) for found in pattern.finditer(line)]
+    return " ".join(_SIZE.findall(line[max(ends) :])) if ends else None
 
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
     for printed in untabled(lines(path)):
         line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
+        line = _UNIT_IN_BRACKETS.sub(r"\1 \2", _SPREAD.sub("", line))
         line = _UNIT_FIRST.sub(r" \g<value> \g<time>\g<rate>", line)
         if none.search(line):
             raise ReaderError("the measured value is not a number: %s" % clean(line.strip(), 120))
@@ -184,7 +202,7 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
 
 def _without_results(name: str) -> str:
     """What of ``name`` is the same at each launch."""
-    for figure in (_RATE, _RESULT, _REPETITION, *((_ANY_NUMBER,) if _PROGRESS.search(name) else ())):
+    for figure in (_RATE, _RESULT, _REPETITION, *((ANY_NUMBER,) if _PROGRESS.search(name) else ())):
         name = figure.sub(" ", name)
     return _NO_VALUE.sub("", " ".join(name.split()))
 
@@ -309,7 +327,7 @@ def _rate_column(title: str) -> _Column | None:
 def _between(text: str) -> str:
     """What stands between the line's figures, without the figures themselves."""
     text = TIME.sub(" ", text)
-    return text if _LETTER.search(text) else ""
+    return text if LETTER.search(text) else ""
 
 
 def _words(*texts: str) -> Iterator[str]:
@@ -327,74 +345,3 @@ def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
     base = 1024.0 if match.group("binary") else 1000.0
     value = source.scaled(number, base ** ("kmgtp".find(prefix.lower()) + 1 if prefix else 0) / 1e9)
     return unit, None if value is None else float("%.12g" % value)
-
-
-#: (form, line) of each heading that stands above a time. Lines of one form differ by whole numbers alone.
-Above = Tuple[Tuple[str, str], ...]
-
-#: A line that is none: of a loop, with a time of day or an address.
-_NO_HEADING = re.compile(
-    r"\b(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|runs?|trials?|samples?|steps?|epochs?|rounds?|loops?|warm-?ups?|pid)"
-    r"\W{0,3}\d|\d:\d\d|\b0x[\da-f]{6}",
-    re.IGNORECASE,
-)
-#: Stands above what one of several programs prints, as ``head`` and ``tail`` have it for files.
-_PROGRAM = re.compile(r"==> (.{1,200}) <==")
-_WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
-_DECIMAL = re.compile(r"\d\.\d")
-_WORDS = re.compile(r"[^\W\d_]+")
-_ANY_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
-MOST_HEADINGS, LONGEST_HEADING = 32, 100
-
-
-class Headings:
-    """Of lines that are alike the last, of lines without a number the last of all."""
-
-    def __init__(self) -> None:
-        self.above: Above = ()
-
-    def watch(self, text: Iterable[str], is_heading: Callable[[str], bool]) -> Iterator[str]:
-        """``text``; a heading is noted when the line after it is asked for."""
-        last: dict[str, str] = {}
-        warned = False
-        for line in text:
-            yield line
-            shown = " ".join(line.split())[:LONGEST_HEADING]
-            if program := _PROGRAM.fullmatch(shown):  # what was printed before it is another program's
-                last = {program[0][:3]: program[1]}
-                self.above = tuple(last.items())
-                continue
-            warned, above = _WARNING.search(line) is not None, warned
-            if warned or above:  # Python's warning, and the line of source that follows it
-                continue
-            if not _LETTER.search(shown) or _NO_HEADING.search(shown) or not is_heading(line):
-                continue
-            form = _ANY_NUMBER.sub(_form, shown) if _ANY_NUMBER.search(shown) else ""
-            form = next((other for other in last if _alike(form, other)), form)
-            if last.get(form) != shown and (form in last or len(last) < MOST_HEADINGS):
-                last[form] = shown
-                self.above = tuple(last.items())
-
-
-def _form(number: "re.Match[str]") -> str:
-    return "0" if number.group().isdigit() else number.group()
-
-
-def _alike(form: str, other: str) -> bool:
-    """Whether both have as many words, half of which are the same: ``causal=True, D=0`` and ``causal=False, D=0``."""
-    if form == other:
-        return True
-    if _DECIMAL.search(form) or len(form.split()) != len(other.split()):
-        return False
-    pairs = list(zip(_WORDS.findall(form), _WORDS.findall(other)))  # noqa: B905
-    same: int = sum(one == two for one, two in pairs)
-    return 2 * same >= len(pairs) > 0
-
-
-def apart(all_above: Iterable[Above]) -> dict[Above, str]:
-    """What tells each of ``all_above`` from the others: its headings of the forms of which there are several lines."""
-    found = set(all_above)
-    lines: dict[str, set[str]] = {}
-    for form, line in {pair for above in found for pair in above}:
-        lines.setdefault(form, set()).add(line)
-    return {above: " ".join(line for form, line in above if len(lines[form]) > 1) for above in found}

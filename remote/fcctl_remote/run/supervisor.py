@@ -160,9 +160,11 @@ class Supervisor(RunControl):
         return min(self.plan.idle.seconds, max(0.0, self.plan.idle_stop_s - wire.LEAST_IDLE_STOP_S))
 
     def _note_gpu(self) -> None:
-        """Take the GPU's name from the telemetry if no step probed the machine."""
+        """Take the GPU's name from the telemetry if no step probed the machine, else from the driver: two runs of
+        one machine must not differ because one ended before the first sample."""
         if "gpu" in self.progress.state.host:
             return
-        gpus = (runs.last_sample(self.run) or {}).get("gpus")
-        if gpus:
-            self.progress.state.host["gpu"] = {"present": True, "name": gpus[0].get("name"), "count": len(gpus)}
+        sampled = (runs.last_sample(self.run) or {}).get("gpus") or []
+        names = [gpu.get("name") for gpu in sampled] or hostfacts.driver_models()
+        if names:
+            self.progress.state.host["gpu"] = {"present": True, "name": names[0], "count": len(names)}

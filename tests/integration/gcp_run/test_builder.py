@@ -69,7 +69,7 @@ class Laptop(CloudWorkspace):
 
     def env(self, **more: str) -> dict[str, str]:
         without = [p for p in os.environ["PATH"].split(":") if not Path(p, "nvcc").exists()]
-        return super().env(PATH=":".join(without), **more)
+        return super().env(PATH=":".join(without), CUDA_HOME="", CUDA_PATH="", **more)
 
     def on(self) -> dict[str, str]:
         """The states of the machines that were ever made, by name."""

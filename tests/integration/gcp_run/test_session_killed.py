@@ -18,7 +18,7 @@ START = ("session", "start", "--on", "l4", "--budget", "1")
 
 
 #: Of begun, acquire, cloud, acquired, opened.
-@pytest.mark.parametrize(("when", "line"), [("after", 3), ("before", 5), ("after", 5)])
+@pytest.mark.parametrize(("when", "line"), [("before", 4), ("before", 5), ("after", 5)])
 def test_killed_while_it_starts(when: str, line: int, shared_cloud: Emulator, workspace_on: Make) -> None:
     workspace = workspace_on(shared_cloud)
     assert workspace.killed(when, line, *START) == -signal.SIGKILL

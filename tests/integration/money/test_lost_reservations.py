@@ -200,7 +200,7 @@ def test_a_machine_that_the_list_of_all_zones_lacks_is_on(workspace: CloudWorksp
     cloud.scenario.unlisted = (INSTANCE,)
     workspace.type("hosts", "audit")
     assert billed(cloud) != []
-    assert money(workspace)[1] == pytest.approx(reserved)
+    assert money(workspace)[1] == pytest.approx(reserved, abs=0.01)  # less by what it cost since
 
 
 def test_a_machine_that_a_run_left_to_one_that_never_came(workspace: CloudWorkspace, cloud: Emulator) -> None:

@@ -200,7 +200,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "a file that is cut short": (cut_short, "its tar is damaged"),
     "a sparse map of words": (lambda: behind(b"GNU.sparse.map=some,words"), "its tar is damaged"),
-    "an encoding that is none": (lambda: behind(b"hdrcharset=\xff"), "its tar is damaged"),
+    "an encoding that is none": (lambda: behind(b"hdrcharset=\xff"), "was refused"),
     "a huge extended header": (
         lambda: zstandard.compress(_tar(_extended(200_000))), "too long",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_the_report_joins_the_artifacts(tmp_path: Path, private_home: Path) -> N
     workspace.fcctl("attach", submitted)
     folder = workspace.only_folder()
     text = (folder / outputs.SUMMARY).read_text()
-    assert text.startswith("# told on here")
+    assert re.match("# told on (here|NVIDIA)", text)
     assert "metrics.metrics.us" in text
     manifest = yaml.safe_load((folder / outputs.MANIFEST).read_text())
     assert (manifest["run_id"], manifest["status"], manifest["settings"]["BUDGET"]) == (submitted, "passed", "7")

@@ -181,6 +181,20 @@ def test_the_tables_say_what_was_measured(run: Path, docs: Path, tmp_path: Path)
     ]  # fmt: skip
 
 
+def test_shapes_that_differ_in_keys_alone_are_told_apart_and_each_method_is_named(
+    run: Path, docs: Path, tmp_path: Path
+) -> None:
+    bench = benchmark("fused", 8.0)
+    shape = {"B": 1, "H": 32, "S": 1, "D": 128, "S_kv": 4096, "H_kv": 8}
+    rows = [{**row("1,32:8,1:4096,128", 7.0), "shape": shape}, {**row("1,32:8,1:1024,128", 5.0), "shape": shape}]
+    document = {**bench, "benchmarks": [*bench["benchmarks"], *rows], "method_version": 4}
+    (run / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(document))
+    published(run, docs, tmp_path)
+    text = docs.read_text()
+    assert [cells(text, f"1,32:8,1:{keys},128", "`fused`")[1] for keys in (4096, 1024)] == ["7.00", "5.00"]
+    assert "method 2 and 4. Runs:" in text
+
+
 def test_a_kernel_that_is_left_out_for_an_l4_has_the_registers_of_where_it_runs(
     run: Path, docs: Path, tmp_path: Path
 ) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.base.clock import SystemClock
-from orchestrator.base.errors import DiskError
+from orchestrator.base.errors import FcctlError
 from orchestrator.machines.cloud import BillableResource, Disk, Machine, Operation
 from orchestrator.machines.targets import GcpTarget
+from orchestrator.money import book
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.usage_recorder import UsageRecorder, usage_of
 from orchestrator.providers.registry import RecordingClouds
@@ -108,7 +112,21 @@ def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any,
     assert [(record.started, record.stopped) for record in file.usage()] == [(T, None), (T, T + 600)]
 
 
-def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_being_started(file: SpendingBook) -> None:
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Another process has the book's lock for longer than anybody waits."""
+    with (folder / book.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.parametrize("is_locked", [False, True], ids=["full disk", "locked"])
+def test_a_book_that_cannot_be_written_keeps_no_machine_from_being_stopped_and_every_one_from_being_started(
+    is_locked: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(book, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(book, "IMPATIENCE_S", 0.0)
+    trouble, file = locked(tmp_path) if is_locked else largest_file(0), book_in(tmp_path)
     done: list[str] = []
     notes: list[str] = []
 
@@ -119,13 +137,13 @@ def test_a_full_disk_keeps_no_machine_from_being_stopped_and_every_one_from_bein
     clouds: Any = type("Clouds", (), {"open": lambda *_: Changing()})()
     recorder = UsageRecorder(file, SystemClock(), listed(), notes.append)
     watched: Any = RecordingClouds(lambda: clouds, lambda: recorder).open(TARGET)
-    with largest_file(0):
+    with trouble:
         for _ in range(2):
             assert watched.machine("us-west1-c", "vm") == machine()
             assert watched.operations("us-west1-c", "vm") == [STOP]
         watched.stop(machine(), "request")
         for change, what in ((watched.start, ["it"]), (watched.create, ["zone", "spec"])):
-            with pytest.raises(DiskError, match="could not write the ledger"):
+            with pytest.raises(FcctlError, match="the ledger"):
                 change(*what, "request")
     assert (done, len(notes), names(file)) == (["stop"], 1, [])
     assert "fcctl hosts audit" in notes[0]
@@ -178,3 +196,21 @@ def test_the_stop_of_a_start_that_never_ran_does_not_end_the_start_before(
 def test_when_a_machine_is_off_by_its_own_account(seen: Machine, stopped: float | None) -> None:
     record = usage_of(TARGET, seen, listed(), T + 700)
     assert (record.started, record.stopped, record.seen, record.usd_per_hour) == (T, stopped, T + 700, 0.72)
+
+
+def test_a_start_keeps_the_price_that_it_had(recorder: UsageRecorder, file: SpendingBook) -> None:
+    """Its machine was resized since, or the target has another price by now."""
+    recorder.record_machine(TARGET, machine())
+    recorder.record_machine(TARGET.model_copy(update={"usd_per_hour": 7.2}), OFF)
+    (start,) = file.state().starts()
+    assert (start.stopped, start.usd_per_hour) == (T + 600, 0.72)
+    later = machine(started=T + 900)
+    recorder.record_machine(TARGET.model_copy(update={"usd_per_hour": 7.2}), later)
+    assert [one.usd_per_hour for one in file.state().starts()] == [0.72, 7.2]
+
+
+def test_a_start_that_had_no_price_gets_one(recorder: UsageRecorder, file: SpendingBook) -> None:
+    file.add_usage(usage_of(TARGET, machine(), listed(), T).model_copy(update={"usd_per_hour": None}))
+    recorder.record_machine(TARGET, OFF)
+    (start,) = file.state().starts()
+    assert start.usd_per_hour == 0.72

@@ -395,6 +395,14 @@ def test_times_that_are_printed() -> None:
             {"k": [3.0]},
         ),
         ("x: 3 us\nnan s1, banana us, inf of 3 runs\n", {"x": [3.0]}),  # which only look like no number
+        ("Time = 55.05 +- 0.15 ms.\nt: 3.5 ± 0.2 us (1.5 +/- 0.1 s)\n", {"Time": [55050.0], "t": [3.5]}),
+        ("costs 0.25 (ms)\nBurning for 10 seconds.\nN = 64 (us)\n", {"costs": [250.0]}),
+        (
+            "t: 3 us, size: (64)\nt: 5 us, size: (64)\nt: 4 us, size: (128)\nk: 1 us, N=8\n",
+            {"size: (64) t": [3.0, 5.0], "size: (128) t": [4.0], "k": [1.0]},
+        ),
+        ("N = 8\nt: 3 us (n=8)\nN = 16\nt: 4 us (n=16)\n", {"N = 8 t": [3.0], "N = 16 t": [4.0]}),
+        ("t: 3 us, errors=0\nt: 4 us, errors=1, n=2.5\n", {"t": [3.0, 4.0]}),
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
     ],
 )
@@ -678,6 +686,8 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),
         (HEX, None, {"t": [3.0, 4.0]}),
+        ("9.5 GFLOPS/sec for 64x64x8\nours: 7.5 GFLOPS\n8.5 GFLOPS/sec for 128x64x8\nBW= 245.5 (GB/sec)\n",
+         {"64x64x8 GFLOP/s": 9.5, "128x64x8 GFLOP/s": 8.5, "ours GFLOP/s": 7.5, "BW GB/s": 245.5}, None),
         ("All\nLatency (us)\n  one  2.5\n  two: 3.5\n  three 4\nAll\n  8.5\n", None, {"one": [2.5], "two": [3.5]}),
     ],
 )  # fmt: skip

@@ -89,7 +89,7 @@ def test_systemd(tools: Tools, entry: Entry, private_home: Path, monkeypatch: py
     assert os_scheduler.install("systemd", entry) == paths
     assert tools.calls == ["systemctl --user daemon-reload", f"systemctl --user enable --now {entry.name}.timer"]
     assert os_scheduler.installed("systemd", entry)
-    assert os_scheduler.installed("systemd", replace(entry, path="/another/shell"))
+    assert os_scheduler.installed("systemd", replace(entry, environment={"PATH": "/another/shell"}))
     assert not os_scheduler.installed("systemd", replace(entry, argv=("/another/python",)))
     Path(paths[1]).write_text("changed")
     assert not os_scheduler.installed("systemd", entry)
@@ -109,7 +109,7 @@ def test_launchd(tools: Tools, entry: Entry, private_home: Path) -> None:
     unloads = [f"launchctl bootout {domain}/dev.fcctl.{entry.name}" for domain in (gui, user)]
     assert os_scheduler.install("launchd", entry) == [path]
     assert tools.calls == [*unloads, f"launchctl bootstrap {gui} {path}"]
-    assert os_scheduler.installed("launchd", replace(entry, path="/another/shell"))
+    assert os_scheduler.installed("launchd", replace(entry, environment={"PATH": "/another/shell"}))
     assert not os_scheduler.installed("launchd", replace(entry, argv=("/another/python",)))
     tools.calls.clear()
     assert os_scheduler.uninstall("launchd", entry) == [path]
@@ -201,3 +201,27 @@ def test_a_tool_that_refuses_or_is_not_there_is_named(tools: Tools, entry: Entry
     tools.there, tools.codes = {"systemctl"}, {"systemctl --user enable": 1}
     with pytest.raises(FcctlError, match="systemctl --user enable"):
         os_scheduler.install("systemd", entry)
+
+
+@pytest.mark.parametrize("kind", ["systemd", "launchd"])
+def test_a_firing_has_the_ledger_and_the_caps_of_the_shell_that_installed_it(
+    kind: os_scheduler.Kind, tmp_path: Path, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools.there = {"systemctl", "launchctl"}
+    wanted = {"XDG_STATE_HOME": "/my state/100%", "FCCTL_BUDGET_PER_DAY_USD": "2", "TZ": "Europe/Berlin"}
+    for name, value in {**wanted, "MY_SECRET": "s3cret", "FCCTL_WORKSPACE": "/elsewhere"}.items():
+        monkeypatch.setenv(name, value)
+    entry = Entry.of(tmp_path / "ws")
+    assert wanted.items() <= entry.environment.items()
+    text = "".join(os_scheduler.render(kind, entry).values())
+    assert "s3cret" not in text
+    assert "elsewhere" not in text
+    if kind == "systemd":
+        (line,) = (line for line in text.splitlines() if line.startswith("Environment="))
+        assert '"XDG_STATE_HOME=/my state/100%%"' in line
+    else:
+        assert plistlib.loads(text.encode())["EnvironmentVariables"] == entry.environment
+    os_scheduler.install(kind, entry)
+    for name in wanted:
+        monkeypatch.delenv(name)
+    assert os_scheduler.installed(kind, Entry.of(tmp_path / "ws")), "of another shell"

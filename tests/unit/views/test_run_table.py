@@ -145,6 +145,21 @@ def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
         assert [i for i in range(50) if f"line {i}\n" in text] == list(range(oldest, 50))
 
 
+def test_the_error_behind_which_others_still_compiled_is_shown(folder: Path) -> None:
+    step = sample_run.record().steps[0].model_copy(update={"status": "failed", "log": "build.txt", "documents": []})
+    error = "a.cu:2:10: fatal error: cublas_v2.h: No such file or directory"
+    compiled = "ptxas info    : Used 55 registers\n" * 40
+    (folder / "build.txt").write_text(
+        f"{error}\n{compiled}make: *** [Makefile:2: a] Error 2\n"
+        "make: Target 'all' not remade because of errors.\nmade all but: a.cu\n"
+    )
+    shown = printed(sample_run.record().model_copy(update={"steps": [step], "status": "failed"}), folder)
+    lines = [line for line in shown.splitlines() if line.startswith("    |")]
+    assert error in lines[0]
+    assert "made all but: a.cu" in lines[-1]
+    assert "***" not in shown
+
+
 def test_a_failed_gate_is_told_once_more_at_the_end(folder: Path) -> None:
     (folder / "steps/bench/log.txt").write_text("\x1b[31mtimed\x1b[0m\n\nthe end\n")
     end = printed(sample_run.record(), folder)
