@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.clock import SystemClock
@@ -336,8 +336,9 @@ def scheduler(workspace: Workspace) -> Scheduler:
 
 def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decides what is due, launches it, and completes the runs that a dead controller left."""
-    from orchestrator.base.errors import DiskError
+    from orchestrator.base.errors import DiskError, FcctlError
     from orchestrator.hosts import recover
+    from orchestrator.runs.cost.owners import settle_reservations
     from orchestrator.runs.notices import of_refusal
     from orchestrator.runs.reopen import known
     from orchestrator.schedules.fire import launch
@@ -359,6 +360,9 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         left = [run.run_id for run in known(found) if run.state == "interrupted"]
         if left or found.store.pending_releases():
             recover.recover(found, left, releases="due")
+        if found.spending.state().open():
+            with suppress(FcctlError):  # the next tick does
+                settle_reservations(found)
         for name, firing in decided:
             if firing.outcome == "refused":
                 found.notify(of_refusal(name, firing.reason or ""))

@@ -3,8 +3,8 @@
 =======  ===========================================================================================================
 tensor   4 B H S S_kv D floating point operations at the rate of ``mma.sync`` with FP32 sums, where all keys are seen
 exp2     B H S S_kv of them; likewise
-memory   Q, K and V read (and, if caches are warm, O written) once: cold at the rate of DRAM, else at that of the L2
-         cache if all four fit there. Cold, what is written may stay in the cache, and is not counted.
+memory   Q, K and V read (and, if caches are warm, O written) once: cold at the rate of DRAM, else as much as the L2
+         cache holds at the rate of that. Cold, what is written may stay in the cache, and is not counted.
 launch   an empty kernel in the same mode
 =======  ===========================================================================================================
 
@@ -58,14 +58,14 @@ def floors(shape: Shape, mode: str, ceilings: Mapping[str, float]) -> dict[str, 
     scores = shape.scores
     if mode == "wall":
         return {"arithmetic": 4 * scores * shape.D / ceilings["matmul_tflops"] * 1e-6}
-    traffic, rate = float(shape.input_bytes), ceilings["dram_copy_gbps"]
+    traffic, warm = float(shape.input_bytes), 0.0
     if mode != "cold":
         traffic += 2 * shape.B * shape.H * shape.S * shape.D
-        rate = ceilings["l2_copy_gbps" if traffic <= ceilings["l2_bytes"] else "dram_copy_gbps"]
+        warm = min(traffic, ceilings["l2_bytes"])
     return {
         "tensor": 4 * scores * shape.D / ceilings["mma_f32_tflops"] * 1e-6,
         "exp2": scores / ceilings["exp2_gops"] * 1e-3,
-        "memory": traffic / rate * 1e-3,
+        "memory": ((traffic - warm) / ceilings["dram_copy_gbps"] + warm / ceilings["l2_copy_gbps"]) * 1e-3,
         "launch": ceilings["empty_eager_us" if mode == "eager" else "empty_graph_us"],
     }
 

@@ -30,6 +30,7 @@ _NO_PROGRAM = re.compile(
     r"(?:^|\s)(?:-c|-dc|-S|-E|-shared|--shared|-ptx|--ptx|-cubin|-fatbin|-dlink|--lib|-lib)(?=\s|$)"
 )
 _SOURCE = re.compile(r"\.(?:cu|hip|c|cc|cpp|cxx)$")
+_LINKED = re.compile(r"\.(?:cu|hip|c|cc|cpp|cxx|o|a)$")
 _NO_ENDING = re.compile(r"\.(?!(?:out|bin|x|elf)$)[A-Za-z]\w*$")
 _SPECIAL = re.compile(r"\.[A-Z]")
 #: Stands for what only make knows.
@@ -45,14 +46,19 @@ class _Rule:
 
 
 def texts(makefile: Path) -> dict[Path, str]:
-    """The text of ``makefile`` and of what it includes by a plain path."""
+    """The text of ``makefile`` and of what it includes by a plain path, without comments."""
     pending, found = [makefile], dict[Path, str]()
     while pending and len(found) < MAX_SOURCES:
         path = pending.pop()
         if path not in found:
-            found[path] = read_text(path)
+            found[path] = uncommented(read_text(path))
             pending.extend(makefile.parent / name for name in _INCLUDE.findall(found[path]))
     return found
+
+
+def uncommented(text: str) -> str:
+    """A Makefile's ``text`` without comments."""
+    return re.sub(r"(?:^|(?<=\s))#[^\n]*", "", text)
 
 
 @dataclass
@@ -103,6 +109,16 @@ def default_goal(makefile: Path) -> str:
     return named[1] if named else next(parsed.targets(), "")
 
 
+def peers(makefile: Path, goal: str, targets: Iterable[str]) -> Iterator[str]:
+    """Those of ``targets`` that link a program as ``goal`` does, where no target stands for all."""
+    parsed = _Parsed(makefile.parent, "\n".join(texts(makefile).values()))
+    linked = set(parsed.linked(goal))
+    for target in targets if linked else ():
+        if not linked.issuperset(own := set(parsed.linked(target))):
+            linked |= own
+            yield target
+
+
 class _Parsed:
     """Variables and rules of one Makefile."""
 
@@ -121,7 +137,7 @@ class _Parsed:
             elif found := _SET.match(line):
                 # Of branches, the first counts, and what is set before them.
                 how = "?" if depth > 0 and found[2] != "+" else found[2]
-                self._set(found[1], how, found[3].partition(" #")[0].strip())
+                self._set(found[1], how, found[3].strip())
             elif found := _RULE.match(line):
                 rule = _Rule(found[1], found[2], [found[3].strip()] if found[3] else [])
                 rules.append(rule)
@@ -156,6 +172,13 @@ class _Parsed:
                 automatic = {"@": name, "<": next(iter(found), ""), "^": " ".join(found), "*": stem}
                 recipe += [self.expand(line, automatic) for line in rule.recipe if line]
         return needs, recipe
+
+    def linked(self, name: str) -> Iterator[str]:
+        """The files that the commands for ``name`` write from sources or objects that they name."""
+        for command in self.made(name)[1]:
+            output = _OUTPUT.search(command)
+            if output and any(map(_LINKED.search, command.split())) and not _NO_PROGRAM.search(command):
+                yield output[1]
 
     def _is_made(self, name: str) -> bool:
         patterns = (target for _, targets in self._by_targets for target in targets if target != "%")
@@ -250,7 +273,7 @@ _EXECUTABLE = re.compile(
 _PROJECT = re.compile(r"^\s*project\s*\(\s*([\w.+-]+)", re.MULTILINE | re.IGNORECASE)
 _COMMENT = re.compile(r"#\[\[.*?\]\]|#[^\n]*", re.DOTALL)
 _NOT_PLAIN = re.compile(
-    r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b|\badd_executable\s*\([^)]*\$\{", re.IGNORECASE
+    r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b|add_executable\s*\([^)]*\$\{", re.IGNORECASE
 )
 
 
@@ -281,6 +304,8 @@ _LITERAL = re.compile(r"\b(?:sm|compute)_\d+\b(?![.-])")
 _CMAKE_LIST = re.compile(r"CUDA_ARCHITECTURES\W{1,2}(?:\d+|native)\b")
 #: The GPU of the machine that compiles, which may have none.
 _NATIVE = re.compile(r"-arch(?:itecture)?[= ]native\b")
+#: A toolkit of one version, which another machine may not have.
+_TOOLKIT = re.compile(r"/usr/local/cuda-\d")
 _ONE_GPU_ALONE = re.compile(r"\b(?:sm|compute)_\d+[af]\b|CUDA_ARCHITECTURES[^)\n]*\d[af]\b")
 _FILE_NAME = re.compile(r"\b(?:sm|compute)_\d+[.-]\w")
 #: Make's variables that are numbers of GPUs: ``sm_$(SM)``, ``compute_$(subst .,,${COMPUTE})``; and loops over them.
@@ -290,21 +315,24 @@ _LOOP = re.compile(r"\$[({]foreach\s+(\w+)\s*,\s*\$[({](\w+)[)}]")
 _CMAKE_VARIABLE = re.compile(r'CUDA_ARCHITECTURES["\s]+\$\{(?!CMAKE_)(\w+)\}')
 
 _SETTABLE = r"NOT\s+\(?\s*(?:DEFINED\s+)?%(name)s\b|set\s*\(\s*%(name)s\b[^)]*\bCACHE\b"
-#: What rewrites the three patterns above.
+#: What rewrites the patterns above.
+_IN_PATHS = "s#/usr/local/cuda-[0-9][0-9.]*#${CUDA_HOME:-/usr/local/cuda}#g"
 _IN_FLAGS = r"s/\b(sm|compute)_[0-9]+\b/\1_$FCCTL_CUDA_ARCH/g"
 _IN_NATIVE = r"s/(-arch(itecture)?[= ])native\b/\1sm_$FCCTL_CUDA_ARCH/g"
 _IN_LISTS = r"s/(CUDA_ARCHITECTURES\W{1,2})([0-9]+|native)(-[a-z]+)?([; ]+[0-9]+(-[a-z]+)?)*/\1$FCCTL_CUDA_ARCH/g"
 
 
 def rewritten(texts: Mapping[Path, str]) -> dict[Path, str]:
-    """The files that name GPUs by number, and the options with which sed puts the target's in their place."""
+    """The files that name GPUs by number or a CUDA toolkit by version, and the options with which sed puts the target's
+    in their place."""
     found = {}
     for path, text in texts.items():
+        patterns = {_IN_PATHS: _TOOLKIT}
         if not _ONE_GPU_ALONE.search(text) and not _FILE_NAME.search(text):
-            patterns = {_IN_FLAGS: _LITERAL, _IN_NATIVE: _NATIVE, _IN_LISTS: _CMAKE_LIST}
-            commands = [command for command, pattern in patterns.items() if pattern.search(text)]
-            if commands:
-                found[path] = " ".join(f'-e "{command}"' for command in commands)
+            patterns |= {_IN_FLAGS: _LITERAL, _IN_NATIVE: _NATIVE, _IN_LISTS: _CMAKE_LIST}
+        commands = [command for command, pattern in patterns.items() if pattern.search(text)]
+        if commands:
+            found[path] = " ".join(f'-e "{command}"' for command in commands)
     return found
 
 
@@ -317,7 +345,7 @@ def commands(rewritten_files: Iterable[tuple[str, str]]) -> str:
     return (f"# {_WHY}\n" if lines else "") + "".join(lines)
 
 
-_WHY = "in this run's copy of the source, the target's GPU replaces those that the build files name"
+_WHY = "in this run's copy of the source, the target's GPU and toolkit replace those that the build files name"
 
 
 def make_variables(text: str) -> tuple[str, ...]:

@@ -118,6 +118,7 @@ class Findings:
 
     make_targets: tuple[str, ...] | None = None  # None: no Makefile
     make_goal: str = ""  # what make makes without an argument
+    make_peers: tuple[str, ...] = ()  # targets that link other programs, where none stands for all
     make_folders: tuple[str, ...] = ()  # that make writes to, and that neither it nor git makes
     make_python: bool = False  # the Makefiles call Python
     names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc

@@ -39,6 +39,8 @@ _FORMATS = re.compile(r"^.*(?:clang.format|\b(?:ruff|black|isort|flake8|pre-comm
 _NAMES_GPU = re.compile(r"nvcc|cuda|hip|\bsycl", re.IGNORECASE)
 #: It names an architecture, or includes a file whose name make computes.
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
+#: It builds a module for Python.
+_MODULE = re.compile(r"pybind11|nanobind|\bPython3?_|PYTHON_INCLUDE|python3?-config", re.IGNORECASE)
 #: Other programs that build: the files that they read, and the names of what can be built, as far as they are listed.
 _BUILDERS = {
     "meson": ("meson.build",),
@@ -185,14 +187,9 @@ def _built(folder: Path, bench: str | None) -> Findings:
         return _with_make(found, folder, makefile)
     if read_text(folder / "CMakeLists.txt").strip() and not python:
         return _with_cmake(found, folder)
-    tests = any(next(folder.glob(pattern), None) for pattern in _TESTS)
-    script = read_text(folder / _TEST_SCRIPT) if not tests else ""
-    has_tests = _HAS_TESTS.search(script) is not None
-    alone = script and not script_needs_arguments(script)
-    own = python or (runs_kernels(folder) and not any(gpu_scripts(folder)))
-    named = _TEST_SCRIPT if has_tests or (alone and own) else ""
+    own = python is not None or (runs_kernels(folder) and not any(gpu_scripts(folder)))
     found = replace(
-        found, python_tests=tests or has_tests, python_test_script=named, python_bench=bench,
+        found, **_python_tests(folder, alone=own), python_bench=bench,
         python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
         uses_nvcc=bool(kernels), python_build=python, requirements=_requirements(folder),
         rewritten=_rewritten(folder, {folder / name: read_text(folder / name) for name in ("setup.py", "build.py")}),
@@ -204,6 +201,19 @@ def _built(folder: Path, bench: str | None) -> Findings:
     return found if python else _plain(found, folder, texts, kernels)
 
 
+def _python_tests(folder: Path, *, alone: bool) -> dict[str, Any]:
+    """Whether pytest finds tests; else the script at the top that it must be given, or that tests when it runs, if
+    such scripts do so ``alone``."""
+    texts = {path: read_text(path) for pattern in _TESTS for path in folder.glob(pattern)}
+    if any(not text or _HAS_TESTS.search(text) for text in texts.values()):
+        return {"python_tests": True}
+    scripts = [folder / _TEST_SCRIPT, *(path for path in sorted(texts) if path.parent == folder)]
+    text, path = next(((text, path) for path in scripts if (text := read_text(path))), ("", folder))
+    has_tests = _HAS_TESTS.search(text) is not None
+    named = has_tests or (alone and text and not script_needs_arguments(text))
+    return {"python_tests": has_tests, "python_test_script": path.name if named else ""}
+
+
 def _compiles(makefile: Path) -> bool:
     """Whether ``make`` alone builds something; a Makefile whose goal is ``help`` has shortcuts."""
     text = "\n".join(build_files.texts(makefile).values())
@@ -213,11 +223,15 @@ def _compiles(makefile: Path) -> bool:
 def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
     texts = build_files.texts(makefile)
     text = "\n".join(texts.values())
-    texts |= {p: read_text(p) for p in files_below(folder) if p.name in build_files.MAKEFILES or p.suffix == ".mk"}
+    below = (p for p in files_below(folder) if p.name in build_files.MAKEFILES or p.suffix == ".mk")
+    texts |= {path: build_files.uncommented(read_text(path)) for path in below}
     every = "\n".join(texts.values())
     targets = tuple(dict.fromkeys(name for names in _TARGETS.findall(text) for name in names.split()))
     goal = build_files.default_goal(makefile)
-    built = build_files.built(makefile, starter.make_target(targets, goal) or goal)
+    target = starter.make_target(targets, goal)
+    others = [name for name in targets if name not in starter.NO_PROGRAM]
+    peers = [] if target else list(build_files.peers(makefile, goal, others))
+    built = [build_files.built(makefile, name) for name in (target or goal, *peers)]
     return replace(
         found,
         uses_nvcc="nvcc" in text.lower() or found.uses_nvcc,
@@ -227,9 +241,11 @@ def _with_make(found: Findings, folder: Path, makefile: Path) -> Findings:
         names_arch="nvcc" not in every.lower() or _NAMES_ARCH.search(every) is not None,
         rewritten=_rewritten(folder, texts),
         arch_variables=build_files.make_variables(every),
-        make_folders=tuple(built.folders[:MAX_SOURCES]),
-        **_programs(folder, built.programs),
+        make_peers=tuple(peers),
+        make_folders=tuple(dict.fromkeys(name for found in built for name in found.folders[:MAX_SOURCES])),
+        **_programs(folder, [program for found in built for program in found.programs]),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
+        **(_python_tests(folder, alone=True) if _MODULE.search(every) else {}),
     )
 
 
@@ -248,6 +264,7 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
         arch_variables=build_files.cmake_variables(every),
         **_programs(folder, build_files.programs(folder), search=not tests),
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
+        **(_python_tests(folder, alone=True) if _MODULE.search(every) and not tests else {}),
     )
 
 

@@ -16,6 +16,7 @@ _RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
 #: They print or delete, and build nothing.
 NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean")
+NO_PROGRAM = (*NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,7 @@ def make_target(targets: tuple[str, ...], goal: str) -> str:
     named = next((target for target in _BUILD_TARGETS if target in targets), "")
     if named or goal not in NO_BUILD:
         return named
-    others = (*NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
-    return next((target for target in targets if target not in others), "")
+    return next((target for target in targets if target not in NO_PROGRAM), "")
 
 
 def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
@@ -164,12 +164,14 @@ def _make_steps(findings: Findings, targets: tuple[str, ...]) -> list[_Step]:
     runs = any(step.id != "test" for step in more)
     findings = replace(findings, unnamed_programs=findings.unnamed_programs and not runs)
     keep_going = not more and _run_alone(findings)
-    line = f"make {'-k ' * keep_going}-j4 {make_target(targets, findings.make_goal)}".rstrip() + variables
+    goals = [make_target(targets, findings.make_goal) or findings.make_goal * bool(findings.make_peers)]
+    line = f"make {'-k ' * keep_going}-j4 {' '.join([*goals, *findings.make_peers])}".rstrip() + variables
     build = _build(findings, line, "", ("make",), keep_going=keep_going)
     before = [f"mkdir -p {shlex.join(findings.make_folders)}   # git does not track them"] * bool(findings.make_folders)
     before += [_ARCH] * (findings.uses_nvcc and not findings.names_arch)
     steps = [replace(build, run="\n".join([*before, build.run]))]
-    steps += more if runs else [*more, *_run_those_that_can(findings)]
+    steps += more or _python_tests(findings, _IMPORTS_BUILT)
+    steps += [] if runs else _run_those_that_can(findings)
     if findings.make_python:
         return [replace(step, run=f"{_PATH}\n{step.run}") for step in steps]
     return steps
@@ -211,6 +213,8 @@ def _test(run: str, collect: tuple[tuple[str, str], ...] = (), gates: tuple[str,
     return _Step("test", run, "10m", collect=collect, gates=gates, notes=_GPU_NOTE)
 
 
+#: With the modules that make or CMake built.
+_IMPORTS_BUILT = 'PYTHONPATH="build:.:${PYTHONPATH:-}" "$FCCTL_PYTHON"'
 _TESTED = (
     "correctness.summary.failed == 0",
     (
@@ -241,7 +245,7 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
     if findings.cmake_tests:
         run = f'ctest --test-dir build --output-on-failure --output-junit "{_JUNIT}"'
         steps.append(_test(run, (("junit", _JUNIT),), _TESTED))
-    return [*steps, *_run_those_that_can(findings)]
+    return [*steps, *_python_tests(findings, _IMPORTS_BUILT), *_run_those_that_can(findings)]
 
 
 def _run_those_that_can(findings: Findings) -> list[_Step]:
@@ -297,11 +301,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
             package = f"'.[{findings.python_extra}]'" if findings.python_tests and findings.python_extra else "."
             line = f"fcctl-host venv build/venv\n{pip} -e {package}{more} ||\n  {offline}"
         steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
-    if findings.python_tests:
-        named = f" {findings.python_test_script}" if findings.python_test_script else ""
-        steps.append(_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED))
-    elif findings.python_test_script:
-        steps.append(_test(f"{python} {findings.python_test_script}"))
+    steps += _python_tests(findings, python)
     if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
         run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
@@ -312,6 +312,13 @@ def _python_steps(findings: Findings) -> list[_Step]:
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
     steps[0] = replace(steps[0], run=rewrite + steps[0].run, comment=steps[0].comment or _PYTHON)
     return steps
+
+
+def _python_tests(findings: Findings, python: str) -> list[_Step]:
+    if findings.python_tests:
+        named = f" {findings.python_test_script}" if findings.python_test_script else ""
+        return [_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED)]
+    return [_test(f"{python} {findings.python_test_script}")] if findings.python_test_script else []
 
 
 def _python_bench(findings: Findings, run: str) -> _Step:

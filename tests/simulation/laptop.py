@@ -134,8 +134,8 @@ class CountedStore(FileStore):
             folder: Path = self._effect(f"complete {record.status}", lambda: complete(record))
             return folder
 
-        def intake_on_this_disk() -> Any:
-            found: Any = intake()
+        def intake_on_this_disk(most: int | None = None) -> Any:
+            found: Any = intake(most)
             write = found.write
 
             def write_if_room(path: str, offset: int, data: bytes) -> None:

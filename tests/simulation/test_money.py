@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base.errors import DiskError
-from orchestrator.runs.cost import outlook
+from orchestrator.runs.cost import machine_cost, outlook, owners
 from orchestrator.runs.cost.spending import reservations
+from tests.simulation.commands import carry_out
 from tests.simulation.episode import Episode
 from tests.simulation.judge import outcome
 from tests.simulation.money_mutants import LEFT_ON, MONEY_MUTANTS, RESUME, TIGHT, UP, WAKE
@@ -87,3 +89,35 @@ def test_what_hosts_up_turned_on_is_reported_and_reserved_though_the_ledger_cann
     played = Episode(Schedule(1, (full,), ("up",)), tmp_path / "second")
     assert played.command("up", "fcctl") == "ended"
     assert [one.owner for one in reservations(played.services(Actor("next")))] == ["up"]
+
+
+@pytest.mark.parametrize("cap", [None, 1.8], ids=["no caps", "day's cap"])
+def test_what_the_ledger_could_not_take_at_a_run_s_end_is_booked_before_the_next_start(
+    cap: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DiskError("could not write the ledger", cause="the disk is full")
+
+    played = Episode(Schedule(1, (), ("run",), day_cap=cap), tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(owners, "settle_run", refuse)
+        assert played.command("run", "fcctl-0") == "ended"
+    first = played.services(Actor("reader")).spending
+    assert (len(first.state().runs()), len(first.state().open())) == (0, 1)
+    assert played.command("run", "fcctl-1") == "ended"
+    assert (len(first.state().runs()), len(first.state().open())) == (2, 0)
+
+
+def test_results_that_would_cost_more_than_the_run_may_stay_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine_cost, "affordable_bytes", lambda *_: 10)
+    played = Episode(Schedule(1, (), ("run",), release="delete", day_cap=1.8), tmp_path)
+    services, ending = played.process("fcctl", played.here, partial(carry_out, played, "run", played.here))
+    assert ending == "ended"
+    (instance,) = played.cloud.instances.values()
+    assert instance.status == "TERMINATED", "and is not deleted"
+    (row,) = services.store.rows()
+    assert {one.reason for one in services.store.get(row.run_id).omitted} == {"too_large"}
+    notes = services.observer.notes  # type: ignore[attr-defined]
+    assert any("stays on the machine's disk: the cloud bills what is fetched" in note for note in notes)

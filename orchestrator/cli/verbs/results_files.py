@@ -307,12 +307,12 @@ def _render(made: Report, pictures: Sequence[Chart], form: str, files: dict[str,
         from orchestrator.views.report.outputs import markdown
 
         return markdown(made, pictures, files).encode()
-    from orchestrator.views.report import page
+    from orchestrator.views.report import outputs
 
-    html = page.render(made, pictures, made_by=f"fcctl {version()}", for_paper=form == "pdf")
+    html = outputs.render(made, pictures, made_by=f"fcctl {version()}", for_paper=form == "pdf")
     if form == "html":
         return html.encode()
-    from orchestrator.views.report.page import print_pdf
+    from orchestrator.views.report.outputs import print_pdf
 
     return print_pdf(html)
 

@@ -21,12 +21,12 @@ BARS, FULL = 8, 12
 
 def report(run: str, version: str) -> str:
     """The HTML report of the run in this folder."""
-    from orchestrator.views.report import page
+    from orchestrator.views.report import outputs
     from orchestrator.views.report.build import build
     from orchestrator.views.report.charts import charts
 
     made = build([_shown(run)])
-    return page.render(made, charts(made), made_by=f"fcctl {version}", back=f"../{made.runs[0].run_id}")
+    return outputs.render(made, charts(made), made_by=f"fcctl {version}", back=f"../{made.runs[0].run_id}")
 
 
 def pictures(run: str) -> str:

@@ -34,7 +34,7 @@ from orchestrator.views.dashboard.heavy import BARS
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build, gpu_of
-from orchestrator.views.report.page import POLICY as REPORT_POLICY
+from orchestrator.views.report.outputs import POLICY as REPORT_POLICY
 from orchestrator.views.report.sections import sections
 from orchestrator.views.tables.compare import expected
 from orchestrator.views.tables.documents import section

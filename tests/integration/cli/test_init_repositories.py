@@ -61,7 +61,7 @@ def first_job(folder: Path) -> Job:
 def played(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
     """A step of the first job, by its number, as the host program runs it."""
     job = find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
-    env = {**os.environ, "FCCTL_OUT": str(folder), "FCCTL_CUDA_ARCH": "89"}
+    env = {**os.environ, "FCCTL_OUT": str(folder), "FCCTL_CUDA_ARCH": "89", "FCCTL_PYTHON": sys.executable}
     script = ["bash", "-eo", "pipefail", "-c", job.steps[number].run]
     return subprocess.run(script, cwd=folder, env=env, check=False, capture_output=True, text=True)
 
@@ -116,6 +116,17 @@ CASES = {
         {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
         ["build"],
     ),
+    "cmake, module for Python": (
+        {
+            "CMakeLists.txt": "project(p CXX)\nfind_package(pybind11)\n",
+            "test_it.py": "import it\nprint(it.add(1, 2))\n",
+        },
+        ["build", "test"],
+    ),
+    "make, no module for Python": (
+        {"Makefile": "a: a.c\n\tcc -o a a.c\n", "a.c": "", "test_it.py": "print(1)\n"},
+        ["build"],
+    ),
     "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[build-system]\n"}, ["build"]),
     "pytest at the top": ({"pyproject.toml": "[build-system]\n", "test_a.py": ""}, ["build", "test"]),
@@ -147,7 +158,10 @@ CASES = {
         {"bench.py": EXTENSION, "main.cpp": "", "flash.cu": "#include <torch/types.h>\n" + KERNEL},
         ["bench"],
     ),
-    "triton": ({"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON}, ["test", "run"]),
+    "triton": (
+        {"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON + "def test_add(): ...\n"},
+        ["test", "run"],
+    ),
     "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
     "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
     "numba, as its examples": ({"add.py": "@cuda.jit\ndef add(x): ...\nadd[8, 32](x)\n"}, ["run"]),
@@ -261,10 +275,13 @@ def test_a_program_runs_unless_it_needs_arguments(
     [
         {"Makefile": "all:\n\t$(MAKE) -C src\n", "src/Makefile": "all: a b c\n%: %.c\n\tcc -o $@ $<\n"},
         {"Makefile": "EXE=$(shell ls src/*.c | sed 's/.c$$//')\nall: $(EXE)\n%: %.c\n\tcc -o $@ $<\n"},
+        {"CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(p C)\ninclude(m.cmake)\n"
+                           + "".join(f"set(S src/{n}.c)\ncuda_add_executable({n} ${{S}})\n" for n in "abc"),
+         "m.cmake": "macro(cuda_add_executable)\nadd_executable(${ARGV})\nendmacro()\n"},
         {"CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(p C)\nfunction(f N)\n"
                            "add_executable(${N} src/${N}.c)\nendfunction()\nf(a)\nf(b)\nf(c)\n"},
     ],
-    ids=["make below", "computed by make", "function of cmake"],
+    ids=["make below", "computed by make", "sources of cmake", "function of cmake"],
 )  # fmt: skip
 def test_programs_whose_names_are_computed_run(tmp_path: Path, build: dict[str, str]) -> None:
     main = 'int puts(const char *);\nint main() { puts("%s: 3 us"); return %d; }\n'
@@ -280,6 +297,7 @@ def test_programs_whose_names_are_computed_run(tmp_path: Path, build: dict[str, 
     assert (run.returncode, log) == (1, "==> a <==\na: 3 us\n==> b <==\nb: 3 us\nfailed: b\n")
 
 
+STEP = {"FCCTL_CUDA_ARCH": "89", "CUDA_HOME": "/opt/cuda"}
 #: Build files that name GPUs, how the job changes or calls them, and what nvcc and CMake then get for an L4.
 NAMED = {
     "flags": ("Makefile", "F = -O3 -arch=sm_70 -gencode arch=compute_75,code=\\\"sm_75,compute_75\\\"\n", "sed",
@@ -297,6 +315,9 @@ NAMED = {
     "list of cmake": ("CMakeLists.txt",
                       'set(CMAKE_CUDA_ARCHITECTURES "70;75-real;80")\nset(X CUDA_ARCHITECTURES 86 Y)\n', "sed",
                       'set(CMAKE_CUDA_ARCHITECTURES "89")\nset(X CUDA_ARCHITECTURES 89 Y)\n'),
+    "toolkit": ("Makefile", "CUDA_PATH ?= /usr/local/cuda-7.5\nI=/usr/local/cuda/a\nF = -arch=sm_90a\n", "sed",
+                "CUDA_PATH ?= /opt/cuda\nI=/usr/local/cuda/a\nF = -arch=sm_90a\n"),
+    "comment": ("Makefile", "all:  # -arch=sm_70\n\tnvcc a.cu\n", "NVCC_PREPEND_FLAGS", ""),
     "number": ("Makefile", "SM ?= 7.5\nall:\n\tnvcc -arch=compute_$(subst .,,${SM})\n", ' SM="$FCCTL_CUDA_ARCH"', ""),
     "loop": ("Makefile", "SMS ?= 50 60\n$(foreach s,$(SMS),$(eval G += -gencode arch=compute_$(s),code=sm_$(s)))\n",
              ' SMS="$FCCTL_CUDA_ARCH"', ""),
@@ -317,7 +338,7 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
     assert ("sed" in build.run) == (how == "sed")
     if how == "sed":
         sed = "".join(line + "\n" for line in build.run.splitlines() if line.startswith("sed "))
-        subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, "FCCTL_CUDA_ARCH": "89"}, check=True)
+        subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, **STEP}, check=True)
         assert (tmp_path / name).read_text() == after
 
 
@@ -361,6 +382,18 @@ LOOP = $(LOOP)$(LOOP)
     files = {"Makefile": makefile, "a.cu": CUDA, "sub/Makefile": "x: x.c\n\tcc $< -o x\n", "sub/x.c": "int main() {}"}
     _, run = first_job(repository(tmp_path, files)).steps
     assert untitled(run.run) == "bin/a\n# ./c ARGUMENTS\n"
+
+
+def test_programs_of_a_makefile_in_which_no_target_stands_for_all_are_made(tmp_path: Path) -> None:
+    makefile = "sum: sum.c\n\tcc -o $@ $<\nmul: mul.c\n\tcc $< -o $@\ndebug: sum.c\n\tcc -g -o sum $<\n"
+    makefile += "profile: sum\n\tncu -o $@ ./sum\ntest: sum.c\n\tcc -o $@ $< && ./$@\n"
+    sources = {f"{name}.c": "int main(void) { return 0; }\n" for name in ("sum", "mul")}
+    build, test, run = first_job(repository(tmp_path / "a", {"Makefile": makefile, **sources})).steps
+    assert build.run == "make -j4 sum mul\n"
+    assert (test.run, untitled(run.run)) == ("make test\n", "./sum\n./mul\n")
+    for more in ("all: sum\n", ".DEFAULT_GOAL = every\nevery: sum\n"):
+        text = {"Makefile": makefile + more, **sources}
+        assert "mul" not in first_job(repository(tmp_path / more[:3], text)).steps[0].run
 
 
 def test_folders_that_git_does_not_hold_are_made(tmp_path: Path) -> None:
@@ -532,7 +565,7 @@ def test_a_program_that_does_not_compile_stops_no_other(fcctl: Fcctl, tmp_path: 
     assert (done.code, build["status"], run["status"]) == (100, "failed", "failed")
     assert "step 'build'" in done.json["message"]
     assert run["message"].splitlines()[-1] == "failed: ./a ./b"
-    with_nvcc = repository(tmp_path / "n", {"Makefile": "# nvcc\nall: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
+    with_nvcc = repository(tmp_path / "n", {"Makefile": "NVCC = nvcc\nall: a b c\n%: %.c\n\tcc -o $@ $<\n", **sources})
     init(with_nvcc)
     made = played(with_nvcc, 0)
     assert (made.returncode, (with_nvcc / "c").exists()) == (1, True)
@@ -683,6 +716,23 @@ def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) ->
     environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
     done = subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True, text=True)
     assert done.stdout == "3 us\n"
+
+
+def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
+    """As a script, or by pytest if it has tests; which says "no tests ran" of a script."""
+    cmake = "cmake_minimum_required(VERSION 3.10)\nproject(p NONE)\ninclude_directories(${Python3_INCLUDE_DIRS})\n"
+    cmake += 'file(WRITE ${CMAKE_BINARY_DIR}/it.py "two = 2")\n'
+    makefile = "PY = $(shell python3-config --includes)\nall:\n\techo two = 2 > it.py\n"
+    for build in ({"CMakeLists.txt": cmake}, {"Makefile": makefile}):
+        for tool, text in {
+            "FCCTL_PYTHON": "import it\nassert it.two == 2\n",
+            "pytest": "import it\ndef test_it(): ...\n",
+        }.items():
+            folder = repository(tmp_path / f"{tool}-of-{next(iter(build))}", {**build, "test_it.py": text})
+            first_job(folder)
+            assert played(folder, 0).returncode == 0
+            done = played(folder, 1)
+            assert (done.returncode, "1 passed" in done.stdout) == (0, tool == "pytest"), done.stderr
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:

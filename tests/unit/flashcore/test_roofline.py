@@ -27,8 +27,10 @@ def test_the_missions_floors_are_those_of_the_arithmetic() -> None:
 
 
 def test_what_does_not_fit_the_cache_comes_from_dram_even_if_warm() -> None:
-    large = Shape(4, 16, 4096, 64)
-    assert roofline.floors(large, "hot", L4)["memory"] == pytest.approx(large.tensor_bytes / 0.3e6)
+    """A kernel that finds 52 of 67 MB in the cache was 109 % of the roofline otherwise."""
+    large, cached = Shape(4, 16, 4096, 64), 48 * 2**20
+    expected = (large.tensor_bytes - cached) / 0.3e6 + cached / 1.5e6
+    assert roofline.floors(large, "hot", L4)["memory"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
