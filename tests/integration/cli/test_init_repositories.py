@@ -650,6 +650,18 @@ def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
     assert (untitled(run.run), run.needs.gpu) == ("build/src/alone\n# build/sized ARGUMENTS\n", True)
 
 
+def test_lists_of_sources_in_cmake_are_read(tmp_path: Path) -> None:
+    main = 'int main(int argc, char **argv) { if (argc < 2) { printf("Usage: app <M> <N>\\n"); return 1; } }\n'
+    cmake = "project(p CUDA)\nset(SRC\n  k.cu\n  %s)\nset(NAME app)\nadd_executable(${NAME} ${SRC})\n"
+    for number, place in enumerate(("${CMAKE_CURRENT_SOURCE_DIR}/src/main.cu", '"${PROJECT_SOURCE_DIR}/src/main.cu"')):
+        files = {"CMakeLists.txt": cmake % place, "k.cu": KERNEL, "src/main.cu": main}
+        folder = repository(tmp_path / str(number), files)
+        first_job(folder)
+        assert "\n#       build/app <M> <N>\n" in (folder / "jobs/first.yaml").read_text()
+    lost = repository(tmp_path / "lost", {**files, "CMakeLists.txt": cmake % "${ELSEWHERE}", "src/main.cu": CUDA})
+    assert "find . -type f" in first_job(lost).steps[1].run
+
+
 def test_programs_that_cmake_does_not_build_there_do_not_run(tmp_path: Path) -> None:
     files = {
         "CMakeLists.txt": """
