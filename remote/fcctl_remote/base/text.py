@@ -75,7 +75,8 @@ def new_lines(path: str, offset: int, most_bytes: int) -> tuple[list[bytes], int
 
 #: What make prints behind an error that a compiler has printed.
 _OF_MAKE = re.compile(
-    r"g?make(\[\d+\])?: ((Entering|Leaving) directory |Target '.*' not remade because of |\*\*\* (\[.*\] Error \d|Waiting for unfinished jobs))"
+    r"g?make(\[\d+\])?: ((Entering|Leaving) directory |Target '.*' not remade because of "
+    r"|\*\*\* (\[.*\] Error \d|Waiting for unfinished jobs))"
 )
 
 
