@@ -69,12 +69,12 @@ _PRINTS_TIME = re.compile(
 )
 #: Headers that nvcc alone does not find.
 _TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MULTILINE)
-#: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy or CuTe.
+#: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy, CuTe or Pallas.
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
 _KERNEL = re.compile(
     r"^\s*@(?:\w+\.)?(?:triton|cuda|cute|tilelang|jit)\.(?:jit|kernel|rawkernel)\b|\btarget\s*=\s*[\"']cuda\b"
-    r"|\b(?:RawKernel|RawModule|SourceModule|ElementwiseKernel|ReductionKernel)\(",
+    r"|\b(?:pallas_call|RawKernel|RawModule|SourceModule|ElementwiseKernel|ReductionKernel)\(",
     re.MULTILINE,
 )
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)

@@ -169,6 +169,7 @@ CASES = {
         {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
         ["run"],
     ),
+    "pallas": ({"add.py": "def add(x):\n    return pl.pallas_call(kernel, out_shape=x)(x)\nprint(add(1))\n"}, ["run"]),
     "kernels with a script of tests": (
         {"k.py": TRITON.partition("if ")[0], "test.py": "import k\nk.add[8](1)\n"},
         ["test"],
