@@ -525,6 +525,19 @@ def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> No
     assert linked == ["top.cu lib/l.cu lib/m.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
 
 
+def test_a_program_is_linked_with_the_functions_beside_it_that_are_no_kernels(tmp_path: Path) -> None:
+    calls = '#include "part.cpp"\n' + CUDA.replace("return", "gold(part()); check(); return")
+    files = {"a.cu": calls, "gold.cpp": "void gold(int n) {\n}\n", "utils.cu": "void check() {}\n"}
+    others = {
+        "part.cpp": "int part() { return 1; }\n",
+        "gold_main.cpp": "void gold(int) {}\nint main() {}\n",
+        "bind.cpp": "#include <torch/extension.h>\nvoid check() {}\n",
+        "unused.cc": "void unused() {}\n",
+    }
+    build = first_job(repository(tmp_path, {**files, **others})).steps[0]
+    assert "-o build/a a.cu utils.cu gold.cpp 2>&1" in build.run
+
+
 def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Path) -> None:
     files = {
         "kernels/a b/Makefile": "all:\n\techo built > out\n", "kernels/a b/sub/Makefile": "x:\n",
