@@ -187,9 +187,9 @@ def _built(folder: Path, bench: str | None) -> Findings:
         return _with_make(found, folder, makefile)
     if read_text(folder / "CMakeLists.txt").strip() and not python:
         return _with_cmake(found, folder)
-    own = python is not None or (runs_kernels(folder) and not any(gpu_scripts(folder)))
+    alone = python is not None or runs_kernels(folder)
     found = replace(
-        found, **_python_tests(folder, alone=own), python_bench=bench,
+        found, **_python_tests(folder, alone=alone), python_bench=bench,
         python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
         uses_nvcc=bool(kernels), python_build=python, requirements=_requirements(folder),
         rewritten=_rewritten(folder, {folder / name: read_text(folder / name) for name in ("setup.py", "build.py")}),
@@ -202,16 +202,16 @@ def _built(folder: Path, bench: str | None) -> Findings:
 
 
 def _python_tests(folder: Path, *, alone: bool) -> dict[str, Any]:
-    """Whether pytest finds tests; else the script at the top that it must be given, or that tests when it runs, if
-    such scripts do so ``alone``."""
+    """Whether pytest finds tests; else the script at the top that it must be given, or those that test when they run,
+    if such scripts do so ``alone``."""
     texts = {path: read_text(path) for pattern in _TESTS for path in folder.glob(pattern)}
     if any(not text or _HAS_TESTS.search(text) for text in texts.values()):
         return {"python_tests": True}
-    scripts = [folder / _TEST_SCRIPT, *(path for path in sorted(texts) if path.parent == folder)]
-    text, path = next(((text, path) for path in scripts if (text := read_text(path))), ("", folder))
-    has_tests = _HAS_TESTS.search(text) is not None
-    named = has_tests or (alone and text and not script_needs_arguments(text))
-    return {"python_tests": has_tests, "python_test_script": path.name if named else ""}
+    if _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)):
+        return {"python_tests": True, "python_test_scripts": (_TEST_SCRIPT,)}
+    scripts = [folder / _TEST_SCRIPT, *(path for path in sorted(texts) if path.parent == folder)] if alone else []
+    found = (path.name for path in scripts if (text := read_text(path)) and not script_needs_arguments(text))
+    return {"python_test_scripts": tuple(name for name in found if name.isprintable())[:MAX_SOURCES]}
 
 
 def _compiles(makefile: Path) -> bool:

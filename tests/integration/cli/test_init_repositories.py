@@ -173,6 +173,10 @@ CASES = {
         {"k.py": TRITON.partition("if ")[0], "test.py": "import k\nk.add[8](1)\n"},
         ["test"],
     ),
+    "scripts that test a torch extension": (
+        {"k.py": EXTENSION, "test.py": TRITON, "test_it.py": "import k\nassert k.f(1) == 2\n", "benchmarks.py": TRITON},
+        ["test", "run", "bench"],
+    ),
     "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
     "package whose Makefile helps": (
         {
@@ -733,6 +737,13 @@ def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
             assert played(folder, 0).returncode == 0
             done = played(folder, 1)
             assert (done.returncode, "1 passed" in done.stdout) == (0, tool == "pytest"), done.stderr
+
+
+def test_each_script_of_tests_runs_once(tmp_path: Path) -> None:
+    test, run, _ = first_job(repository(tmp_path, CASES["scripts that test a torch extension"][0])).steps
+    assert test.needs.gpu
+    assert untitled(test.run) == '"$FCCTL_PYTHON" test.py\n"$FCCTL_PYTHON" test_it.py\n'
+    assert run.run == '"$FCCTL_PYTHON" k.py\n'
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
