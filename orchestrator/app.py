@@ -114,7 +114,7 @@ def clock() -> Clock:
 def observer(options: Options) -> Observer:
     """Live progress on a terminal, else plain lines; notes only with ``--quiet``; nothing with ``--json`` unless
     ``-v``."""
-    from orchestrator.views.live import run as live
+    from orchestrator.views import live_run as live
 
     if options.json and not options.verbose:
         return Observer()
@@ -135,7 +135,7 @@ def opened(options: Options, *, quiet: bool = False) -> Iterator[Services]:
 @contextmanager
 def observing(options: Options, *, quiet: bool = False) -> Iterator[Observer]:
     """The observer of one command; restores the terminal."""
-    from orchestrator.views.live import run as live
+    from orchestrator.views import live_run as live
 
     watcher = live.WarningsObserver(sys.stderr) if quiet and not options.json else observer(options)
     try:

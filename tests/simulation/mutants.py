@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.machines.provision import decide as decision
 from orchestrator.machines.provision import release as releasing
-from orchestrator.machines.provision.find import Changes, find_machines
+from orchestrator.machines.provision.ready import Changes, find_machines
 from orchestrator.machines.provision.release import Released
 from orchestrator.money import audit, usage_recorder
 from orchestrator.providers.gcp import cloud as gcp

@@ -13,7 +13,7 @@ from orchestrator.base.errors import BudgetError, FcctlError, HostFault
 from orchestrator.base.journal import newest
 from orchestrator.leases.session_rules import open_on
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.find import Log
+from orchestrator.machines.provision.ready import Log
 from orchestrator.money import ledger as books
 from orchestrator.money.caps import Budget, Cap, Window, began_to_cost, dollars, judge
 from orchestrator.money.ledger import Line, UsageRecord

@@ -52,7 +52,7 @@ BEFORE_LOGIN = """
     money.caps
     runs.job.phase runs.notices
     schedules.due
-    views.figures views.live.run
+    views.figures views.live_run
     workspace.config workspace.root workspace.workspace
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.
