@@ -24,7 +24,7 @@ from orchestrator.money.caps import Budget
 from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 from orchestrator.tune.fleet_rules import HOST_LINE, check_apart, member_job
 from orchestrator.tune.member import Member, on_host
 from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
-    from orchestrator.runs.source.revision import Revision
+    from orchestrator.runs.revision import Revision
     from orchestrator.tune.adoption import Adoption, Row
     from orchestrator.tune.member import Member
     from orchestrator.tune.search_file import Adopt, Search
