@@ -65,8 +65,8 @@ class Releaser:
         """What the target says, as far as no results are lost by it."""
         if self._target.release == "keep":
             return "keep" if ran else "stop"
-        if self._target.release == "delete" and (waiting := self.left_behind()):
-            on_disk = f"the results of {waiting[0]} are on its disk (fcctl pull-results --wake {waiting[0]})"
+        if self._target.release == "delete" and (waiting := self._left_there()):
+            on_disk = f"the results of {waiting} are on its disk (fcctl pull-results --wake {waiting})"
         if self._target.release == "delete" and on_disk is not None:
             self._services.observer.note(f"fcctl stops {self._target.instance} instead of deleting it: {on_disk}")
             return "stop"
@@ -111,6 +111,17 @@ class Releaser:
     def left_behind(self) -> list[str]:
         """Runs on the machine that nobody follows: they are collected before it is stopped."""
         return [n.run_id for n in neighbours(self._services, self._target, self._run_id) if n.left_behind]
+
+    def _left_there(self) -> str | None:
+        """A run whose results may be only on the machine's disk: of this workspace, or of another one of this user,
+        which the ledger has as not complete."""
+        if left := self.left_behind():
+            return left[0]
+        machine, open_ = (self._target.project, self._target.instance), self._services.spending.state().open()
+        others = (
+            o for o in open_.values() if o.machine == machine and o.results != self._services.spending.scope.results
+        )
+        return next((one.owner_id for one in others if one.owner in ("run", "wake")), None)
 
     def _idle_before_the_end(self, minutes: float) -> float:
         """Of the ``minutes`` that an unused machine stays on, those that are over when its idle GPU ends a run."""
