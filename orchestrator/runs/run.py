@@ -18,6 +18,7 @@ from orchestrator.base.errors import (
     LinkLost,
     MachineStopped,
 )
+from orchestrator.base.files import disk_errors
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import StartOptions
 from orchestrator.results.records import RunRecord, RunStatus
@@ -170,6 +171,12 @@ class Driver(RunActions):
                 self.wait()
             raise
 
+    def stop_if_over(self) -> None:
+        """Stops a machine that no step runs on, although this computer's disk fails: a later command does the rest."""
+        is_at_work = Stage.SUBMITTING <= self.state.stage < Stage.ENDED
+        if self.machine is not None and self.state.machine in ("held", "leaving") and not is_at_work:
+            self.machine.releaser.stop_unrecorded()
+
     def unknown_there(self) -> bool:
         """After a submission that was refused: whether the host says that it does not have the run."""
         try:
@@ -243,13 +250,18 @@ def collect_and_finish(
 ) -> Finished | None:
     """The rest of :func:`run` for a run that has begun; releases run and host."""
     try:
-        _launch(driver)
-        if detach and not driver.ended_here:
-            active.journal.append_if_possible("detached")
-            return None
-        return Finished(driver.finish(), driver)
+        again = f"fcctl pull-results {driver.run_id}"
+        with disk_errors("follow the run", driver.services.store.root, again=again):
+            _launch(driver)
+            if detach and not driver.ended_here:
+                active.journal.append_if_possible("detached")
+                return None
+            return Finished(driver.finish(), driver)
     except KeyboardInterrupt:
         raise _interrupted(driver, active) from None
+    except DiskError:
+        driver.stop_if_over()
+        raise
     except (HostUnreachable, LinkLost) as e:
         raise _left_alone(e, driver) from e
     finally:

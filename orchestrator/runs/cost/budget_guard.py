@@ -94,7 +94,7 @@ class Guard:
 
             self._tell()
             self._computed = now
-            with suppress(FcctlError):  # else what was read last; all that this run may cost is reserved
+            with suppress(FcctlError, OSError):  # else what was read last; all that this run may cost is reserved
                 self._others = spent_without(self._services, self._saved.plan.run_id)
         return self._others or Spending(0.0, 0.0, 0.0)
 
@@ -105,8 +105,8 @@ class Guard:
         if self._tells:
             try:
                 problems = send_cap_notices(self._services)
-            except FcctlError as error:  # the ledger cannot be written; the run continues, and is followed
-                problems = [error.one_line]
+            except (FcctlError, OSError) as error:  # of this computer's disk; the run continues, and is followed
+                problems = [error.one_line if isinstance(error, FcctlError) else str(error)]
             self._tells = not problems
             for problem in problems:
                 self._services.observer.note(problem)

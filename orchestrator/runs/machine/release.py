@@ -84,6 +84,16 @@ class Releaser:
             return None
         return next((r.stopped for r in done if r.stopped is not None), None)
 
+    def stop_unrecorded(self) -> None:
+        """Stops the machine unless another run is on it, as it says itself: this computer's disk cannot tell."""
+        lease, note = self._lease, self._services.observer.note
+        try:
+            if releasing.others_on_host(self._services, self._target, self._run_id) is None:
+                lease.release("stop")
+                note(f"{self._target.instance} is off")
+        except (FcctlError, OSError) as error:
+            note(f"{self._target.instance} may still be on: {error}; check: fcctl hosts audit")
+
     def delete_stopped(self) -> None:
         """Deletes the stopped machine if its target says ``delete`` and nobody else needs it; one that cannot be
         deleted stays off."""

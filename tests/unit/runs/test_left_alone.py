@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ from orchestrator.runs.machine.run_lease import NEED_MARGIN_S, RunLease
 from orchestrator.runs.run import Driver
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
+SERVICES = SimpleNamespace(store=SimpleNamespace(root=Path("results")))
 UNREACHABLE = HostUnreachable("vm runs, but executed no command within 30 s", reason="timeout")
 
 
@@ -49,7 +51,7 @@ def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> N
     """Also of one in a cloud, whose machine answers neither where it was nor where the cloud says."""
     driver: Any = SimpleNamespace(
         launch=lambda: None, finish=raising(error), submitted=True, ended_here=False, run_id=RUN,
-        state=SimpleNamespace(without_outcome=None),
+        state=SimpleNamespace(without_outcome=None), services=SERVICES,
     )  # fmt: skip
     ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
     with pytest.raises(LinkLost) as lost:
@@ -61,7 +63,7 @@ def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> N
 def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> None:
     driver: Any = SimpleNamespace(
         launch=raising(UNREACHABLE), submitted=submitted, run_id=RUN, abandon=lambda *_: None,
-        state=SimpleNamespace(without_outcome=outcome),
+        state=SimpleNamespace(without_outcome=outcome), services=SERVICES,
     )  # fmt: skip
     ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
     with pytest.raises(HostUnreachable) as refused:
