@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from orchestrator.leases.session_rules import SessionRecord
     from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Hardware
-    from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect.reconnect import Connector, ReconnectingHost
     from orchestrator.machines.connect.ssh.fabric_connection import Connection
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
-    from orchestrator.machines.host_api import Bundles
+    from orchestrator.machines.host_api import Bundles, Clouds
     from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
@@ -192,7 +191,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.leases.session_files import SessionFiles, shared_folder
     from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
-    from orchestrator.runs.job.secrets import Secrets
+    from orchestrator.runs.job.prepare import Secrets
     from orchestrator.runs.notices import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource

@@ -228,9 +228,7 @@ def _with_scores(D: int) -> Iterator[Case]:
 def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[str, Any]]:
     """One entry for each tiling of ``kernel``, with status passed, failed or unavailable (not for this GPU, and refused
     by the library) and the worst of its launches. Calls ``report`` with each."""
-    import torch
-
-    capability = torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
+    capability = _capability(kernel)
     found = []
     for dtype, D in kernel.variant.tilings:
         tilings = among(kernel.variant, dtype, D)
@@ -250,6 +248,12 @@ def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[st
             if report:
                 report(entry)
     return found
+
+
+def _capability(kernel: Kernel) -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
 
 
 def counted(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -350,7 +354,7 @@ def launches(kernel: Kernel) -> int:
 
     from flashcore import inputs
 
-    capability = torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
+    capability = _capability(kernel)
     count = 0
     for one in chosen_from(kernel):
         if not one.fits(capability):

@@ -3,8 +3,10 @@ text, and time zones."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol, TypeVar
 
@@ -140,3 +142,31 @@ class _LocalZone(tzinfo):
     def fromutc(self, dt: datetime) -> datetime:
         wall = datetime.fromtimestamp(dt.replace(tzinfo=UTC).timestamp())  # noqa: DTZ006 - the local one is wanted
         return wall.replace(tzinfo=self)
+
+
+R = TypeVar("R")
+
+
+def in_thread(action: Callable[[], R], name: str) -> Future[R]:
+    """Starts ``action`` in a daemon thread."""
+    answer: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(action())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
+
+
+def when_late(answer: Future[R], dispose: Callable[[R], object]) -> None:
+    """Calls ``dispose`` with the result of ``answer`` once there is one, for example to close a connection that was
+    made after its caller had given up. Not called if ``answer`` failed."""
+
+    def done(future: Future[R]) -> None:
+        if future.exception() is None:
+            dispose(future.result())
+
+    answer.add_done_callback(done)

@@ -136,7 +136,7 @@ class Findings:
     python_extra: str = ""  # its optional dependencies for tests
     requirements: str = ""  # pip's arguments for scripts and tests that nothing builds
     python_tests: bool = False
-    python_test_script: str = ""  # whose tests pytest does not find by itself
+    python_test_scripts: tuple[str, ...] = ()  # whose tests pytest does not find by itself, or that test when they run
     python_bench: str | None = None  # a script that times something
     bench_out: str | None = None  # its option for the file of its figures
     bench_reads: str | None = None  # the reader for that file

@@ -96,11 +96,11 @@ def _steps(findings: Findings) -> list[_Step]:
         return _python_steps(findings)
     if findings.compiled:
         lines = {source: f"{_NVCC} {shlex.join(words)}" for source, words in findings.compiled}
-        alone = replace(findings, requirements="", python_tests=False, python_test_script="")
+        alone = replace(findings, requirements="", python_tests=False, python_test_scripts=())
         scripts = _python_steps(alone) if findings.gpu_scripts else []
         others = [replace(step, id="python") for step in scripts if step.id == "run"]
         return [_nvcc(lines), *_run_those_that_can(findings), *others]
-    if findings.gpu_scripts or findings.python_test_script or findings.python_tests or findings.python_bench:
+    if findings.gpu_scripts or findings.python_test_scripts or findings.python_tests or findings.python_bench:
         return _python_steps(findings)
     notebooks = [shlex.quote(name) for name in findings.others if name.endswith(".ipynb")]
     execute = f"\n# {_NOTEBOOKS} {' '.join(notebooks)}" * bool(notebooks)
@@ -302,7 +302,8 @@ def _python_steps(findings: Findings) -> list[_Step]:
             line = f"fcctl-host venv build/venv\n{pip} -e {package}{more} ||\n  {offline}"
         steps.append(_build(findings if findings.python_build else Findings(), line, _VENV, ()))
     steps += _python_tests(findings, python)
-    if scripts := [name for name in findings.gpu_scripts if name != findings.python_bench]:
+    others = (findings.python_bench, *findings.python_test_scripts)
+    if scripts := [name for name in findings.gpu_scripts if name not in others]:
         run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
@@ -315,10 +316,14 @@ def _python_steps(findings: Findings) -> list[_Step]:
 
 
 def _python_tests(findings: Findings, python: str) -> list[_Step]:
+    scripts = findings.python_test_scripts
     if findings.python_tests:
-        named = f" {findings.python_test_script}" if findings.python_test_script else ""
+        named = "".join(f" {name}" for name in scripts)
         return [_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED)]
-    return [_test(f"{python} {findings.python_test_script}")] if findings.python_test_script else []
+    step = _test(_commands([f"{python} {shlex.quote(name)}" for name in scripts]))
+    if findings.gpu_scripts:
+        step = replace(step, needs=findings.script_tools, gpu=True, notes=())
+    return [step] if scripts else []
 
 
 def _python_bench(findings: Findings, run: str) -> _Step:

@@ -30,7 +30,7 @@ from orchestrator.results.documents import label
 from orchestrator.results.look import Shown, headlines, in_common, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Cell, Facts, Folded, Grid, Heading, Section, Text, closed, more
-from orchestrator.views.dashboard.heavy import BARS
+from orchestrator.views.dashboard.children import BARS
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build, gpu_of

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from fcctl_remote.base.ncu_metrics import METRICS, Metric
 from orchestrator.base.sanitize import clean, listed, number, objects, part, table
-from orchestrator.results.documents import Document, label
+from orchestrator.results.documents import Document, label, load_telemetry
 from orchestrator.results.levers import WARPS_PER_SM, Finding, Measured, findings
 from orchestrator.results.look import Shown
 from orchestrator.results.records import IMPORTED, UNVERIFIED
-from orchestrator.results.telemetry import load as load_telemetry
 from orchestrator.results.timings import Peers, Ratio, Timing, entries, shape_of, shape_text
-from orchestrator.views.blocks import Block, Grid, more
-from orchestrator.views.figures import apart
+from orchestrator.views.blocks import Block, Grid, apart, more
 from orchestrator.views.report.model import (
     MISSION,
     NO_GPU,

@@ -11,8 +11,20 @@ from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.tuning import Control, Value
 from orchestrator.views.blocks import Chart
-from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour, layer, nominal, numeric, scaled
-from orchestrator.views.report.machine_charts import rooflines, stalls, telemetry
+from orchestrator.views.report.machine_charts import (
+    MAX_ROWS,
+    SERIES,
+    WIDTH,
+    Spec,
+    colour,
+    layer,
+    nominal,
+    numeric,
+    rooflines,
+    scaled,
+    stalls,
+    telemetry,
+)
 from orchestrator.views.report.model import Report, Row, Table, Tuned, curve_name
 from orchestrator.views.report.shapes import heat_maps
 

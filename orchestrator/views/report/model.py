@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results import tuning as tune_result
+from orchestrator.results.documents import Series
 from orchestrator.results.levers import Finding
 from orchestrator.results.look import Shown
 from orchestrator.results.records import RunRecord
-from orchestrator.results.telemetry import Series
 from orchestrator.results.timings import Ratio
 from orchestrator.results.tuning import Control, TimedTrial, TuneResult, Value
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text

@@ -15,8 +15,8 @@ from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import Ratio, shape_of, shape_text
-from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, more
-from orchestrator.views.figures import MARKS, apart, duration, kind, microseconds, small, speed, unit_name, whole
+from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, apart, more
+from orchestrator.views.figures import MARKS, duration, kind, microseconds, small, speed, unit_name, whole
 from orchestrator.views.report import model as search
 from orchestrator.views.report.build import rows, tables
 from orchestrator.views.report.model import Row, Table

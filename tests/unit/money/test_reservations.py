@@ -105,7 +105,7 @@ def test_of_several_runs_of_one_machine_the_last_has_what_no_run_has_and_the_res
 
 
 def test_none_has_what_its_machine_cost_before_it() -> None:
-    """A run waits for its machine, which went off; another run had it on since; now it is on for the first one."""
+    """A run waits for its machine, which went off; another run turned that on and is booked; now the first has it."""
     waits, wake = of_vm("a", 0.4), of_vm("a.wake", 1.0, "wake", started=T + 1000)
     own, others, now = line(0.4), line(0.3, start=T + 500), line(0.1, start=T + 1000)
     assert left([waits, wake], own, others, now) == {"a": 0.0, "a.wake": 0.9}

@@ -23,7 +23,7 @@ from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
 from orchestrator.views.blocks import Bars, Folded
-from orchestrator.views.report import drawing, outputs, sections, session, words
+from orchestrator.views.report import machine_charts, outputs, sections, session, words
 from orchestrator.views.report.build import build, profile_cells
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Goal, Report
@@ -341,15 +341,18 @@ def test_one_picture_serves_both_schemes(html: str) -> None:
 
 def test_files_of_charts_have_a_schemes_own_colours(h200: Report) -> None:
     (latency, *_) = charts(h200)
-    light, dark = drawing.svg_file(latency.spec).decode(), drawing.svg_file(latency.spec, dark=True).decode()
-    assert drawing.LIGHT["series1"] in light
-    assert drawing.DARK["series1"] in dark
+    light, dark = (
+        machine_charts.svg_file(latency.spec).decode(),
+        machine_charts.svg_file(latency.spec, dark=True).decode(),
+    )
+    assert machine_charts.LIGHT["series1"] in light
+    assert machine_charts.DARK["series1"] in dark
     assert "var(" not in light + dark
     assert "@" not in light + dark
-    assert drawing.png_file(latency.spec, scale=1).startswith(b"\x89PNG")
+    assert machine_charts.png_file(latency.spec, scale=1).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("scheme", [drawing.LIGHT, drawing.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("scheme", [machine_charts.LIGHT, machine_charts.DARK], ids=["light", "dark"])
 def test_colours_can_be_told_from_their_ground(scheme: dict[str, str]) -> None:
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -363,7 +366,7 @@ def test_colours_can_be_told_from_their_ground(scheme: dict[str, str]) -> None:
     assert contrast("ink") >= 7
     assert contrast("soft") >= 4.5
     assert contrast("alarm") >= 4.5
-    assert all(contrast(role) >= 3 for role in drawing.SERIES)
+    assert all(contrast(role) >= 3 for role in machine_charts.SERIES)
 
 
 # ------------------------------------------------------------------------------------------------ hostile hosts

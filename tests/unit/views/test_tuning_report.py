@@ -17,7 +17,7 @@ from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import DocumentRecord, StepRecord
 from orchestrator.views.blocks import plain
-from orchestrator.views.report import drawing, outputs
+from orchestrator.views.report import machine_charts, outputs
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Report
@@ -100,7 +100,7 @@ def test_a_search_is_drawn_over_its_parameters(tmp_path: Path) -> None:
     assert "11 of 11 timed trials" in chart.caption
     best = {point["trial"] for point in chart.spec["layer"][0]["data"]["values"] if point["best"]}
     assert best == set(range(4, 12))
-    drawn = drawing.inline_svg(chart.spec)
+    drawn = machine_charts.inline_svg(chart.spec)
     assert "&lt;script&gt;" in drawn
     assert "<script" not in drawn
 
