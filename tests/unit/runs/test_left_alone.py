@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -34,7 +33,6 @@ from orchestrator.runs.machine.run_lease import NEED_MARGIN_S, RunLease
 from orchestrator.runs.run import Driver
 
 RUN = "20261121t081530z-tune-l4-3fa9c1"
-SERVICES = SimpleNamespace(store=SimpleNamespace(root=Path("results")))
 UNREACHABLE = HostUnreachable("vm runs, but executed no command within 30 s", reason="timeout")
 
 
@@ -51,7 +49,7 @@ def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> N
     """Also of one in a cloud, whose machine answers neither where it was nor where the cloud says."""
     driver: Any = SimpleNamespace(
         launch=lambda: None, finish=raising(error), submitted=True, ended_here=False, run_id=RUN,
-        state=SimpleNamespace(without_outcome=None), services=SERVICES,
+        state=SimpleNamespace(without_outcome=None),
     )  # fmt: skip
     ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
     with pytest.raises(LinkLost) as lost:
@@ -63,7 +61,7 @@ def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> N
 def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> None:
     driver: Any = SimpleNamespace(
         launch=raising(UNREACHABLE), submitted=submitted, run_id=RUN, abandon=lambda *_: None,
-        state=SimpleNamespace(without_outcome=outcome), services=SERVICES,
+        state=SimpleNamespace(without_outcome=outcome),
     )  # fmt: skip
     ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
     with pytest.raises(HostUnreachable) as refused:
@@ -79,7 +77,7 @@ def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost
     )  # fmt: skip
     driver._revive = lambda error: Driver._revive(driver, error)
     with pytest.raises(LinkLost, match="no link") as lost:
-        Driver.finish(driver)
+        Driver._finish(driver, wait=True)
     assert unknown.message in (lost.value.cause or "")
     assert lost.value.hint == (unknown.hint or "try")
 
