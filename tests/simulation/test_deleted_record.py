@@ -53,3 +53,11 @@ def test_a_disk_that_fails_keeps_no_machine_on(at: int, folder: str, tmp_path: P
     _, ending = played.process("fcctl", played.here, partial(carry_out, played, "run", played.here))
     assert ending.startswith("refused: ")
     assert [instance.status for instance in played.cloud.instances.values()] == ["TERMINATED"]
+
+
+def test_a_session_whose_files_are_deleted_while_it_starts_leaves_no_machine_on(tmp_path: Path) -> None:
+    played = Episode(Schedule(1, (Fault(30, "other"),), ("session",)), tmp_path)
+    played.world.on["other"] = lambda: shutil.rmtree(played.here.root / "results/sessions")
+    _, ending = played.process("fcctl", played.here, partial(carry_out, played, "session", played.here))
+    assert ending.startswith("refused: ")
+    assert [instance.status for instance in played.cloud.instances.values()] == ["TERMINATED"]
