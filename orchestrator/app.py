@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.clock import SystemClock
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from orchestrator.leases.session_rules import SessionRecord
     from orchestrator.machines.cache import FileMachineCache
     from orchestrator.machines.cloud import Hardware
-    from orchestrator.machines.cloud_api import Clouds
     from orchestrator.machines.connect.reconnect import Connector, ReconnectingHost
     from orchestrator.machines.connect.ssh.fabric_connection import Connection
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
-    from orchestrator.machines.host_api import Bundles
+    from orchestrator.machines.host_api import Bundles, Clouds
     from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice
@@ -192,7 +191,7 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.leases.session_files import SessionFiles, shared_folder
     from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
-    from orchestrator.runs.job.secrets import Secrets
+    from orchestrator.runs.job.prepare import Secrets
     from orchestrator.runs.notices import Notifier
     from orchestrator.runs.services import Services
     from orchestrator.runs.source.git import GitSource
@@ -336,8 +335,9 @@ def scheduler(workspace: Workspace) -> Scheduler:
 
 def tick(options: Options) -> list[tuple[str, Firing]]:
     """Decides what is due, launches it, and completes the runs that a dead controller left."""
-    from orchestrator.base.errors import DiskError
+    from orchestrator.base.errors import DiskError, FcctlError
     from orchestrator.hosts import recover
+    from orchestrator.runs.cost.owners import settle_reservations
     from orchestrator.runs.notices import of_refusal
     from orchestrator.runs.reopen import known
     from orchestrator.schedules.fire import launch
@@ -359,6 +359,9 @@ def tick(options: Options) -> list[tuple[str, Firing]]:
         left = [run.run_id for run in known(found) if run.state == "interrupted"]
         if left or found.store.pending_releases():
             recover.recover(found, left, releases="due")
+        if found.spending.state().open():
+            with suppress(FcctlError):  # the next tick does
+                settle_reservations(found)
         for name, firing in decided:
             if firing.outcome == "refused":
                 found.notify(of_refusal(name, firing.reason or ""))

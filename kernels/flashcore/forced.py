@@ -34,7 +34,7 @@ TAILS = ((1, 1), (1, 300), (130, 1), (17, 129), (65, 63), (129, 257), (300, 77),
 #: each group of any tiling.
 WATCHED = ((1, 2, 65, 2, 65), (2, 4, 33, 2, 130), (1, 1, 70, 1, 1100))
 REPEATS = 3
-_NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?m?c?")
+_NAME = re.compile(r"(\d+)x(\d+)x(\d+),(\d+),(\d+)p?s?t?q?m?c?w?")
 #: Bytes of shared memory that a block may have, by compute capability; others: the last (csrc/flagship.cuh).
 SHARED = {(8, 0): 163, (8, 7): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227}
 LEAST = 99
@@ -78,8 +78,15 @@ class Tiling:
         """Whether it takes windows, caps and slopes."""
         return self.name.endswith("c")
 
+    @property
+    def windowed(self) -> bool:
+        """Whether it takes windows, but neither masks, nor caps and slopes."""
+        return self.name.endswith("w")
+
     def takes(self, case: Case) -> bool:
         """Numbers of splits take a causal mask to the lower right corner, and windows that end there, but no others."""
+        if self.windowed:
+            return not (case.mask or case.softcap or case.alibi)
         lower_right = self.masked or not self._sizes
         window = Scores(case.window, case.softcap).needs(case.causal) == "window" and not case.alibi
         scored = self.scored or not case.scored or (window and not self._sizes)
@@ -221,9 +228,7 @@ def _with_scores(D: int) -> Iterator[Case]:
 def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[str, Any]]:
     """One entry for each tiling of ``kernel``, with status passed, failed or unavailable (not for this GPU, and refused
     by the library) and the worst of its launches. Calls ``report`` with each."""
-    import torch
-
-    capability = torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
+    capability = _capability(kernel)
     found = []
     for dtype, D in kernel.variant.tilings:
         tilings = among(kernel.variant, dtype, D)
@@ -243,6 +248,12 @@ def run(kernel: Kernel, seed: int, report: Report | None = None) -> list[dict[st
             if report:
                 report(entry)
     return found
+
+
+def _capability(kernel: Kernel) -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
 
 
 def counted(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -343,7 +354,7 @@ def launches(kernel: Kernel) -> int:
 
     from flashcore import inputs
 
-    capability = torch.cuda.get_device_capability() if kernel.variant.device == "cuda" else (0, 0)
+    capability = _capability(kernel)
     count = 0
     for one in chosen_from(kernel):
         if not one.fits(capability):
@@ -356,9 +367,9 @@ def launches(kernel: Kernel) -> int:
             forced(*tensors)
             forced(*turned, causal=True)
             count += 2
-            if one.scored:
-                scores = Scores((20, 3), 5.0, inputs.slopes(H, kernel.variant.device))
-                forced.extended((scores,), *tensors)
+            if one.scored or one.windowed:
+                capped = (5.0, inputs.slopes(H, kernel.variant.device)) if one.scored else ()
+                forced.extended((Scores((20, 3), *capped),), *tensors)
                 count += 1
             for mask in inputs.MASKS if one.masked else ():
                 forced(*tensors, causal=LOWER_RIGHT, mask=inputs.mask(mask, shape, number, kernel.variant.device))

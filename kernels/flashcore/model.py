@@ -32,10 +32,7 @@ def bert(batch: int, length: int) -> Forward:
     """The encoder of BERT base (12 layers, 12 heads of 64), as transformers has it: [batch, length] tokens."""
     import transformers
 
-    config = transformers.BertConfig(attn_implementation="sdpa")
-    model = transformers.BertModel(config).half().cuda().eval()
-    tokens = torch.randint(0, config.vocab_size, (batch, length), device="cuda")
-    return lambda: model(tokens).last_hidden_state
+    return _of_tokens(transformers.BertModel(transformers.BertConfig(attn_implementation="sdpa")), batch, length)
 
 
 def gpt2(batch: int, length: int) -> Forward:
@@ -43,8 +40,12 @@ def gpt2(batch: int, length: int) -> Forward:
     import transformers
 
     config = transformers.GPT2Config(attn_implementation="sdpa", use_cache=False)
-    model = transformers.GPT2Model(config).half().cuda().eval()
-    tokens = torch.randint(0, config.vocab_size, (batch, length), device="cuda")
+    return _of_tokens(transformers.GPT2Model(config), batch, length)
+
+
+def _of_tokens(model: Any, batch: int, length: int) -> Forward:
+    model = model.half().cuda().eval()
+    tokens = torch.randint(0, model.config.vocab_size, (batch, length), device="cuda")
     return lambda: model(tokens).last_hidden_state
 
 

@@ -98,17 +98,10 @@ def expected(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False, scale: float = 0.0
 ) -> roundings.Expected:
     """The right output of :func:`attention` in float64, the error allowed, and NumPy's own error in FP32."""
-    right, variance, gains = np.empty(q.shape), np.empty(q.shape), np.empty(q.shape[:3])
-    gain, count = np.empty(q.shape[:2]), np.empty(q.shape[:2])
-    for at, head in _heads(q, k, v, np.float64, causal, scale):
-        spread = roundings.of_head(head, roundings.FP16)
-        right[at], variance[at], gains[at] = head.out, spread.variance, spread.gains
-        gain[at], count[at] = spread.gain, spread.count
+    heads = _heads(q, k, v, np.float64, causal, scale)
+    right, spread = roundings.of_heads(heads, np.empty, q.shape, roundings.FP16)
     theirs = attention(q, k, v, np.float32, causal, scale).astype(np.float16).astype(np.float64)
-    return roundings.Expected(
-        right, roundings.Spread(variance, gains, gain, count), roundings.drift(k.shape[2]),
-        roundings.measure(theirs, right).max_err,
-    )  # fmt: skip
+    return roundings.Expected(right, spread, roundings.drift(k.shape[2]), roundings.measure(theirs, right).max_err)
 
 
 # ------------------------------------------------------------------------------------------------ check

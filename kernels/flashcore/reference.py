@@ -105,15 +105,10 @@ def expected(
     """:func:`attention64` of ``q``, and of ``k`` and ``v`` with as many heads or fewer, and how near a right kernel
     comes to it; ``eight_bits``: as :func:`roundings.of_head` has it."""
     rounded = roundings.BF16 if q.dtype == torch.bfloat16 else roundings.FP16
-    right = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-    variance, gains = torch.empty_like(right), torch.empty_like(right[..., 0])
-    gain, count = torch.empty_like(gains[..., 0]), torch.empty_like(gains[..., 0])
+    empty = functools.partial(torch.empty, dtype=torch.float64, device=q.device)
     with one_thread(q.shape[2] * k.shape[2]):
-        for at, head in _heads(q, k, v, causal, scale, mask, scores):
-            spread = roundings.of_head(head, rounded, eight_bits)
-            right[at], variance[at], gains[at] = head.out, spread.variance, spread.gains
-            gain[at], count[at] = spread.gain, spread.count
-    spread = Spread(variance, gains, gain, count)
+        heads = _heads(q, k, v, causal, scale, mask, scores)
+        right, spread = roundings.of_heads(heads, empty, q.shape, rounded, eight_bits)
     return Expected(right, spread, roundings.drift(k.shape[2]), by_row=not eight_bits)
 
 

@@ -46,11 +46,11 @@ _FLAGSHIP_TILINGS = {
     **{(dtype, 80): _FOR_80 for dtype in _TYPES}, **{(dtype, 96): _FOR_96 for dtype in _TYPES},
     **{(dtype, 128): _FOR_128 for dtype in _TYPES}, **{(dtype, 256): _FOR_256 for dtype in _TYPES},
 }  # fmt: skip
-_EXTENDED_TILINGS = {
-    (dtype, D): ("64x16x64,1,2tmc", "128x32x64,1,2tmc" if D == 64 else "128x32x64,1,2tqmc")
-    for dtype in ("float16", "bfloat16")
-    for D in (64, 128)
+_EXTENDED_FOR = {
+    64: ("64x16x64,1,2tmc", "128x32x64,1,2tmc", "128x32x64,1,2ptw"),
+    128: ("64x16x64,1,2tmc", "128x32x64,1,2tqmc", "128x32x64,1,2tqw"),
 }
+_EXTENDED_TILINGS = {(dtype, D): names for dtype in _TYPES for D, names in _EXTENDED_FOR.items()}
 
 
 def _flagship_warps(c: Mapping[str, int]) -> int:

@@ -28,7 +28,7 @@ Nothing here needs torch: arrays are PyTorch's or NumPy's, of one head [S, D] or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,20 @@ class Expected:
     drift: float  # a gain that tensor cores may have
     theirs: float | None = None  # PyTorch's largest error, for comparison
     by_row: bool = True  # the RMS error of a row is judged
+
+
+def of_heads(
+    heads: Iterable[tuple[Any, Head]], empty: Callable[..., Any], shape: Sequence[int], *how: Any
+) -> tuple[Any, Spread]:
+    """The right output, of ``shape`` [B, H, S, D], and the spread, by :func:`of_head` of each batch and head and
+    ``how``; ``empty`` makes an array of a shape."""
+    right, variance, gains = empty(shape), empty(shape), empty(shape[:3])
+    gain, count = empty(shape[:2]), empty(shape[:2])
+    for at, head in heads:
+        spread = of_head(head, *how)
+        right[at], variance[at], gains[at] = head.out, spread.variance, spread.gains
+        gain[at], count[at] = spread.gain, spread.count
+    return right, Spread(variance, gains, gain, count)
 
 
 def of_head(head: Head, rounded: Format, eight_bits: str = "") -> Spread:

@@ -12,6 +12,7 @@ from flashcore.ladder import ALIASES, BUILDS_ON, IDEAS
 from flashcore.shapes import Shape
 
 BACKENDS = {"sdpa-flash": "FA2", "sdpa-cudnn": "cuDNN", "sdpa-efficient": "efficient", "sdpa-math": "math"}
+FLEX = {"torch-flex": "FlexAttention"}  # where it was timed: beside kernels that hide keys
 MISSION = "mission"
 ARCH = "sm_89"
 #: Of a kernel that is left out there, since it needs more shared memory than a block can have: only a trap is left.
@@ -215,17 +216,19 @@ def _shapes(found: Evidence) -> Iterable[str]:
                 names.setdefault(row["name"], row.get("shape") or {})
     for name, shape in sorted(names.items(), key=lambda item: _work(item[1])):
         timed = [label for label in found.labels() if found.p50(label, name)]
+        flex = any(found.comparison(label, name, f"{name}/{b}") for label in timed for b in FLEX)
+        backends = BACKENDS | FLEX if flex else BACKENDS
         rows = [
             [
                 f"`{_text(label)}`", *(_us(found.p50(label, n)) for n in (name, f"{name}/cold", f"{name}/eager")),
-                *(_ratio(found.comparison(label, name, f"{name}/{b}")) for b in BACKENDS),
+                *(_ratio(found.comparison(label, name, f"{name}/{b}")) for b in backends),
                 _roofline(found, label, name),
             ]
             for label in timed
         ]  # fmt: skip
-        theirs = [_theirs(found, timed, f"{name}/{b}") for b in BACKENDS]
+        theirs = [_theirs(found, timed, f"{name}/{b}") for b in backends]
         rows.append(["PyTorch, hot us", NONE, NONE, NONE, *theirs, NONE])
-        header = ["variant", "hot us", "cold us", "eager us", *(f"of {b}" for b in BACKENDS.values()), "% of roofline"]
+        header = ["variant", "hot us", "cold us", "eager us", *(f"of {b}" for b in backends.values()), "% of roofline"]
         sizes = ",".join(str(shape.get(d, "?")) for d in "BHSD")
         title = _text(name) if "," in name else sizes  # a shape without a name of its own is called by all that it has
         yield f"#### {title}\n\n" + _table(header, rows)

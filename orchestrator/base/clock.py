@@ -1,12 +1,14 @@
-"""The clock as an interface, so that virtual time can stand in for the real one; waiting within a bound."""
+"""The clock as an interface, so that virtual time can stand in for the real one; waiting within a bound; durations as
+text, and time zones."""
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol, TypeVar
 
 
 class Clock(Protocol):
@@ -73,15 +75,11 @@ def iso(epoch: float | None) -> str | None:
     """ISO 8601 in UTC with milliseconds, ``2026-11-21T08:15:30.123Z``."""
     if epoch is None:
         return None
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(bounded(epoch), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def epoch(stamp: str | None) -> float | None:
     """Epoch seconds of an ISO 8601 time, in UTC if it names no zone; None if it is none."""
-    from datetime import UTC, datetime
-
     try:
         moment = datetime.fromisoformat(stamp or "")
     except (ValueError, OverflowError):
@@ -91,8 +89,84 @@ def epoch(stamp: str | None) -> float | None:
 
 def utc_minute(epoch: float, now: float) -> str:
     """``14:05 UTC``; with its day if that is not the day of ``now``."""
-    from datetime import UTC, datetime
-
     moment, today = datetime.fromtimestamp(bounded(epoch), UTC), datetime.fromtimestamp(now, UTC)
     day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
     return f"{day}{moment:%H:%M} UTC"
+
+
+def duration_text(value: float) -> str:
+    """Seconds as the shortest of these forms: ``90`` -> ``1m30s``, ``600`` -> ``10m``, ``0.5`` -> ``0.5s``."""
+    if value < 60:
+        return f"{value:g}s"
+    whole = round(value)
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def zone(name: str | None) -> tzinfo:
+    """Returns the time zone ``name``, or this computer's for None. Raises ValueError with the nearest name."""
+    if name is None:
+        return _LocalZone()
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        from orchestrator.base.errors import nearest
+
+        near = nearest(name, sorted(available_timezones()))
+        raise ValueError(f"unknown time zone '{name}'" + (f", did you mean '{near}'?" if near else "")) from None
+
+
+class _LocalZone(tzinfo):
+    """This computer's zone, with the rules that its own clock follows, whatever that zone is called."""
+
+    def utcoffset(self, dt: datetime | None) -> timedelta:
+        if dt is None:
+            return timedelta(0)
+        wall = dt.replace(tzinfo=None)
+        return (wall - datetime(1970, 1, 1)) - timedelta(seconds=wall.timestamp())  # noqa: DTZ001 - a difference
+
+    def dst(self, dt: datetime | None) -> None:  # noqa: ARG002 - tzinfo's signature
+        return None
+
+    def tzname(self, dt: datetime | None) -> str:  # noqa: ARG002 - tzinfo's signature
+        return "local"
+
+    def fromutc(self, dt: datetime) -> datetime:
+        wall = datetime.fromtimestamp(dt.replace(tzinfo=UTC).timestamp())  # noqa: DTZ006 - the local one is wanted
+        return wall.replace(tzinfo=self)
+
+
+R = TypeVar("R")
+
+
+def in_thread(action: Callable[[], R], name: str) -> Future[R]:
+    """Starts ``action`` in a daemon thread."""
+    answer: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(action())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
+
+
+def when_late(answer: Future[R], dispose: Callable[[R], object]) -> None:
+    """Calls ``dispose`` with the result of ``answer`` once there is one, for example to close a connection that was
+    made after its caller had given up. Not called if ``answer`` failed."""
+
+    def done(future: Future[R]) -> None:
+        if future.exception() is None:
+            dispose(future.result())
+
+    answer.add_done_callback(done)

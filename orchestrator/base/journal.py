@@ -77,8 +77,7 @@ class FileJournal:
         seq = self._entries[-1].seq + 1 if self._entries else 1
         now, elapsed = self._clock.now(), self._clock.elapsed()
         entry = JournalEntry(seq=seq, time=now, kind=kind, data=data)
-        line = json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n"
-        return entry, line.encode(), elapsed
+        return entry, _encoded(entry), elapsed
 
     def _add(self, entry: JournalEntry, elapsed: float) -> None:
         self._entries.append(entry)
@@ -97,6 +96,13 @@ class FileJournal:
 
     def entries(self) -> list[JournalEntry]:
         return list(self._entries)
+
+    def content(self) -> bytes:
+        """The file; if somebody deleted it, the same lines from memory."""
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return b"".join(map(_encoded, self._entries))
 
     def age(self, entry: JournalEntry) -> float:
         """Seconds since one of the entries was written, sleep of this computer included. Independent of changes of the
@@ -125,6 +131,10 @@ class FileJournal:
                 raise
             self._fd = fd
         return self._fd
+
+
+def _encoded(entry: JournalEntry) -> bytes:
+    return json.dumps(entry.model_dump(mode="json"), separators=(",", ":")).encode() + b"\n"
 
 
 def _read(path: Path) -> tuple[list[JournalEntry], int]:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator import app
+from orchestrator.base.clock import in_thread
 from orchestrator.base.errors import FcctlError, JobError, plural
-from orchestrator.base.threads import in_thread
 from orchestrator.cli.context import DOLLARS, ON, PRICE_OPTIONS, Cli
 from orchestrator.cli.failures import report_run
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.emulator import catalog
+from orchestrator.emulator import scenario
 from orchestrator.emulator.refusals import (
     ApiError,
     OperationError,
@@ -49,7 +49,7 @@ def used(world: World, project: str, metric: str, region: str | None) -> float:
         for machine in world.machines.values()
         if machine.path.startswith(f"projects/{project}/")
         and machine.status in POWERED
-        and region in (None, catalog.region_of(machine.zone))
+        and region in (None, scenario.region_of(machine.zone))
     )
 
 
@@ -58,7 +58,7 @@ def _share(machine: Machine, metric: str) -> float:
     if metric == "GPUS_ALL_REGIONS":
         return gpus
     if metric == "CPUS":
-        return float(catalog.machine_types().get(last(machine.resource["machineType"]), {}).get("guestCpus", 1))
+        return float(scenario.machine_types().get(last(machine.resource["machineType"]), {}).get("guestCpus", 1))
     return gpus if (metric == "PREEMPTIBLE_NVIDIA_L4_GPUS") == is_preemptible(machine) else 0
 
 
@@ -85,7 +85,7 @@ def admit(world: World, machine: Machine) -> None:
         return
     if not in_stock(world, machine.zone, machine):
         raise no_stock(world, machine)
-    project, region = machine.path.split("/")[1], catalog.region_of(machine.zone)
+    project, region = machine.path.split("/")[1], scenario.region_of(machine.zone)
     regional = "PREEMPTIBLE_NVIDIA_L4_GPUS" if is_preemptible(machine) else "NVIDIA_L4_GPUS"
     for metric, where in ((regional, region), ("GPUS_ALL_REGIONS", None)):
         limit = world.scenario.quota(metric, where)
@@ -105,9 +105,9 @@ def no_stock(
     world: World, machine: Machine, zones: list[str] | None = None, *, detailed: bool = True
 ) -> OperationError:
     """The stockout this machine meets; ``zones`` are those to recommend, by default those of its region with stock."""
-    region = catalog.region_of(machine.zone)
+    region = scenario.region_of(machine.zone)
     if zones is None:
-        near = [z for z in world.scenario.zones if catalog.region_of(z) == region and z != machine.zone]
+        near = [z for z in world.scenario.zones if scenario.region_of(z) == region and z != machine.zone]
         zones = [zone for zone in near if in_stock(world, zone, machine)]
     accelerators = machine.resource.get("guestAccelerators", [])
     first = accelerators[0] if accelerators else None
@@ -168,7 +168,7 @@ class Call:
         if do.stockout is not None and machine is not None:
             return no_stock(self.world, machine, do.stockout.zones, detailed=do.stockout.detailed)
         if do.quota is not None and machine is not None:
-            region = None if do.quota == "GPUS_ALL_REGIONS" else catalog.region_of(machine.zone)
+            region = None if do.quota == "GPUS_ALL_REGIONS" else scenario.region_of(machine.zone)
             return quota_exceeded(do.quota, 0.0, region)
         return do.operation.error() if do.operation is not None else None
 
@@ -317,7 +317,9 @@ def aggregated(
     unreachable, zones = call.world.scenario.unreachable, call.world.scenario.zones
     listed = (one for one in resources if kind != "instance" or one["name"] not in call.world.scenario.unlisted)
     rows, token = chosen(call, (resource for resource in listed if last(_scope(resource)) not in unreachable))
-    scopes = [f"regions/{name}" for name in catalog.regions(zones)] if regional else [f"zones/{name}" for name in zones]
+    scopes = (
+        [f"regions/{name}" for name in scenario.regions(zones)] if regional else [f"zones/{name}" for name in zones]
+    )
     items: dict[str, Any] = {}
     for scope in dict.fromkeys([*scopes, *sorted(map(_scope, rows))]):
         here = [resource for resource in rows if _scope(resource) == scope]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.emulator import catalog
+from orchestrator.emulator import scenario
 from orchestrator.emulator.refusals import ApiError, invalid, last, link, not_found, path_of
 from orchestrator.emulator.world import Operation, Plan, World, new_resource, step
 
@@ -52,7 +52,7 @@ def _apply_source(world: World, project: str, disk: dict[str, Any], given: dict[
     parts = path_of(image_url).split("/")
     image_project = parts[1] if parts[0] == "projects" else project
     by_family = "family" in parts or "imageFamilyViews" in parts
-    image = catalog.image(image_project, **{"family" if by_family else "name": parts[-1]})
+    image = scenario.image(image_project, **{"family" if by_family else "name": parts[-1]})
     if image is None:
         raise not_found(path_of(image_url))
     disk["sourceImage"] = link(f"projects/{image_project}/global/images/{image['name']}")
@@ -98,7 +98,7 @@ def new_snapshot(world: World, disk_path: str, body: dict[str, Any]) -> tuple[di
         "sourceDiskId": disk["id"],
         "diskSizeGb": disk["sizeGb"],
         "storageBytes": "0",
-        "storageLocations": [catalog.region_of(disk_path.split("/")[3])],
+        "storageLocations": [scenario.region_of(disk_path.split("/")[3])],
     }
     path = path_of(snapshot["selfLink"])
     world.snapshots[path] = snapshot

@@ -26,8 +26,7 @@ from orchestrator.emulator.guest import end_orphan
 from orchestrator.emulator.hypervisor import ProcessHypervisor
 from orchestrator.emulator.refusals import ApiError, path_of
 from orchestrator.emulator.scenario import Faults, Scenario
-from orchestrator.emulator.server import Server
-from orchestrator.emulator.service import LostReply, Service
+from orchestrator.emulator.server import LostReply, Server, Service
 from orchestrator.emulator.world import BilledTime, Machine, Operation, World, schedule, supersede
 
 #: Events of a running machine, by their operation.

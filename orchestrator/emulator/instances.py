@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator.emulator import catalog, disks, power
+from orchestrator.emulator import disks, power, scenario
 from orchestrator.emulator.call import Call
 from orchestrator.emulator.refusals import (
     ApiError,
@@ -63,15 +63,15 @@ def insert(call: Call) -> dict[str, Any]:
 
 def _machine_type(given: Any, field: str) -> str:
     name = last(str(given or ""))
-    if name not in catalog.machine_types():
+    if name not in scenario.machine_types():
         raise invalid(field, given, "The referenced resource does not exist.")
     return name
 
 
 def _accelerators(zone: str, machine_type: str, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The GPUs that are part of the machine type, else those that the request names."""
-    if gpus := catalog.gpus_of(machine_type):
-        given = [{"acceleratorType": catalog.GPU, "acceleratorCount": gpus}]
+    if gpus := scenario.gpus_of(machine_type):
+        given = [{"acceleratorType": scenario.GPU, "acceleratorCount": gpus}]
     kinds = f"{zone}/acceleratorTypes"
     return [
         {**one, "acceleratorType": link(f"{kinds}/{last(str(one['acceleratorType']))}")}
@@ -93,7 +93,7 @@ def _resource(world: World, zone_path: str, body: dict[str, Any]) -> dict[str, A
         "zone": link(zone_path),
         "machineType": link(f"{zone_path}/machineTypes/{machine_type}"),
         "status": REQUESTED,
-        "cpuPlatform": "Intel Cascade Lake" if catalog.gpus_of(machine_type) else "Intel Broadwell",
+        "cpuPlatform": "Intel Cascade Lake" if scenario.gpus_of(machine_type) else "Intel Broadwell",
         "metadata": {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items},
         "tags": {"items": tags, "fingerprint": fingerprint(tags)},
         "scheduling": power.checked_scheduling(body.get("scheduling"), gpus=len(accelerators)),
@@ -107,7 +107,7 @@ def _resource(world: World, zone_path: str, body: dict[str, Any]) -> dict[str, A
 
 
 def _interfaces(world: World, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    project, region = path.split("/")[1], catalog.region_of(path.split("/")[3])
+    project, region = path.split("/")[1], scenario.region_of(path.split("/")[3])
     interfaces = []
     for number, given in enumerate(body.get("networkInterfaces") or [{}]):
         access = [
@@ -192,7 +192,7 @@ def set_machine_type(call: Call) -> dict[str, Any]:
         why = f"The machine type of '{machine.path}' can only be changed while it is TERMINATED."
         raise ApiError("badRequest", why)
     before = last(machine.resource["machineType"])
-    accelerators = [] if catalog.gpus_of(before) else machine.resource["guestAccelerators"]
+    accelerators = [] if scenario.gpus_of(before) else machine.resource["guestAccelerators"]
     values = {
         "machineType": link(f"{call.zone}/machineTypes/{name}"),
         "guestAccelerators": _accelerators(call.zone, name, accelerators),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.emulator import catalog, disks, instances, power
+from orchestrator.emulator import disks, instances, power, scenario
 from orchestrator.emulator.call import Call, aggregated, page, quotas
 from orchestrator.emulator.refusals import fingerprint, invalid, last, link, not_found, not_ready, path_of
 from orchestrator.emulator.world import REQUESTED, Machine, Operation, Plan, World, new_resource, step, wait
@@ -113,7 +113,7 @@ def insert_address(call: Call) -> dict[str, Any]:
     """A static address; nothing answers there."""
     region, world = call.at["region"], call.world
     place = f"{call.project}/regions/{region}"
-    if region not in catalog.regions(world.scenario.zones):
+    if region not in scenario.regions(world.scenario.zones):
         raise not_found(place)
     address = {
         **new_resource(world, "address", f"{place}/addresses", call.body, world.addresses),
@@ -192,8 +192,8 @@ def project(call: Call) -> Resource:
 
 
 def _regions(call: Call) -> Iterator[Resource]:
-    for name in catalog.regions(call.world.scenario.zones):
-        zones = [link(path) for path in _zone_paths(call) if catalog.region_of(last(path)) == name]
+    for name in scenario.regions(call.world.scenario.zones):
+        zones = [link(path) for path in _zone_paths(call) if scenario.region_of(last(path)) == name]
         limits = quotas(call.world, call.at["project"], name)
         path = f"{call.project}/regions/{name}"
         yield _static("region", path, description=name, status="UP", zones=zones, quotas=limits)
@@ -201,26 +201,26 @@ def _regions(call: Call) -> Iterator[Resource]:
 
 def _zones(call: Call) -> Iterator[Resource]:
     for path in _zone_paths(call):
-        region = link(f"{call.project}/regions/{catalog.region_of(last(path))}")
+        region = link(f"{call.project}/regions/{scenario.region_of(last(path))}")
         yield _static("zone", path, description=last(path), status="UP", region=region)
 
 
 # ------------------------------------------------------------------------------------------------------- types, images
 def _machine_types(call: Call) -> Iterator[Resource]:
     for zone in _zone_paths(call):
-        for name, row in catalog.machine_types().items():
+        for name, row in scenario.machine_types().items():
             yield _static("machineType", f"{zone}/machineTypes/{name}", zone=last(zone), **row)
 
 
 def _accelerator_types(call: Call) -> Iterator[Resource]:
     for zone in _zone_paths(call):
-        for name, row in catalog.accelerator_types().items():
+        for name, row in scenario.accelerator_types().items():
             yield _static("acceleratorType", f"{zone}/acceleratorTypes/{name}", zone=link(zone), **row)
 
 
 def _images(call: Call) -> list[Resource]:
     """Those of the project in the path; most have none."""
-    return [_image(call, image) for image in catalog.images(call.at["project"])]
+    return [_image(call, image) for image in scenario.images(call.at["project"])]
 
 
 def _image(call: Call, image: Resource) -> Resource:
@@ -230,7 +230,7 @@ def _image(call: Call, image: Resource) -> Resource:
 
 
 def image_of_family(call: Call) -> Resource:
-    image = catalog.image(call.at["project"], family=call.at["name"])
+    image = scenario.image(call.at["project"], family=call.at["name"])
     if image is None:
         raise not_found(call.path)
     return _image(call, image)

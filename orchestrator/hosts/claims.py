@@ -3,7 +3,7 @@ runs and sessions, the machine itself, and the cloud."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,8 +15,9 @@ from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import SAME_S, started_between
 from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
-from orchestrator.machines.cloud_api import Cloud
+from orchestrator.machines.host_api import Cloud
 from orchestrator.machines.provision.endpoint import on_loopback
+from orchestrator.machines.provision.find import find_machines
 from orchestrator.machines.provision.release import ARRIVAL_POLL_S, IN_FLIGHT_S, runs_on_host
 from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
 from orchestrator.money import audit as verdicts
@@ -70,27 +71,36 @@ def active_on(services: Services, machine: Machine) -> Iterator[str]:
 def await_requests(services: Services, targets: Iterable[CloudTarget]) -> None:
     """Waits while a start of one of these machines may be on its way to the cloud: whoever requested it was killed just
     then."""
-    clock, machines = services.clock, {(target.project, target.instance) for target in targets}
+    clock = services.clock
     until = clock.monotonic() + IN_FLIGHT_S
-    while clock.monotonic() < until and any(
-        abs(clock.now() - at) < IN_FLIGHT_S for at in _requests_without_end(services, machines)
-    ):
-        services.observer.phase("wake", "waiting whether the cloud received the request of an fcctl that was killed")
-        clock.sleep(ARRIVAL_POLL_S)
+    for target in targets:
+        while clock.monotonic() < until and _may_come(services, target):
+            text = f"waiting whether the cloud received the request to start {target.instance} of an fcctl that ended"
+            services.observer.phase("wake", text)
+            clock.sleep(ARRIVAL_POLL_S)
 
 
-def _requests_without_end(services: Services, machines: Collection[tuple[str, str]]) -> Iterator[float]:
+def _may_come(services: Services, target: CloudTarget) -> bool:
+    now = services.clock.now()
+    if all(abs(now - at) >= IN_FLIGHT_S for at in _requests_without_end(services, (target.project, target.instance))):
+        return False
+    with suppress(FcctlError):
+        return not any(one.billed for one in find_machines(services.clouds.open(target), target))
+    return True
+
+
+def _requests_without_end(services: Services, machine: tuple[str, str]) -> Iterator[float]:
     """When ``hosts up`` and unfollowed runs and sessions requested starts of which they do not say what became, epoch
     seconds."""
     for one in services.spending.state().open().values():
-        if one.owner == "up" and one.machine in machines and one.started is None and not one.unasked:
+        if one.owner == "up" and one.machine == machine and one.started is None and not one.unasked:
             yield one.at
     runs, books = services.store, services.sessions
     left = [(runs.plan_of(name), runs.journal_of(name)) for name in runs.active() if not runs.is_followed(name)]
     left += [(books.plan_of(name), books.journal_of(name)) for name in books.open() if not books.is_followed(name)]
     for plan, entries in left:
         last = last_change(entries)
-        if last is not None and is_start(last) and any(is_for(plan, *machine) for machine in machines):
+        if last is not None and is_start(last) and is_for(plan, *machine):
             yield last.time
 
 

@@ -280,8 +280,15 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     await_requests(services, [target])
+    target = _with_recorded_zones(services, target)
     cloud, began = services.clouds.open(target), services.clock.now()
-    on = [machine for machine in find_settled(services, target, target.zones) if machine.billed]
+    found = find_settled(services, target, target.zones)
+    for machine in (one for one in found if one.power is Power.SUSPENDED):
+        by_hand = target.by_hand("stop", machine.name, machine.zone)
+        services.observer.note(
+            f"{machine.name} is suspended: the cloud bills its memory until it is stopped: {by_hand}"
+        )
+    on = [machine for machine in found if machine.billed]
     if not force:
         for machine in on:
             _refuse_if_used(services, target, machine, workspace)
@@ -299,6 +306,13 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     if done and services.sessions.open():
         recover(services, look_at_all=True)  # a session that kept it on has ended
     return done
+
+
+def _with_recorded_zones(services: Services, target: CloudTarget) -> CloudTarget:
+    """The target with the zones in which the ledger has its machine on, which fcctl.toml may not name any more."""
+    on = [one for one in services.spending.state().starts() if one.stopped is None]
+    zones = [one.zone for one in on if (one.project, one.name) == (target.project, target.instance)]
+    return target.model_copy(update={"zones": list(dict.fromkeys([*target.zones, *zones]))})
 
 
 def _left_on(services: Services, target: CloudTarget, machine: Machine | None = None) -> LeftOn:

@@ -9,8 +9,8 @@ from typing import Any
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault, HostUnusable
 from orchestrator.base.observer import Observer
-from orchestrator.machines.cloud_api import Login
 from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.host_api import Login
 from orchestrator.machines.targets import CloudTarget
 
 #: Added to the worst case of the run, for sending the source and fetching the results.

@@ -256,8 +256,10 @@ class SpendingBook:
 
     # ---------------------------------------------------------------------------------------- what the cloud said
     def add_usage(self, record: UsageRecord) -> None:
+        """A start keeps its first price: the machine may have been resized since, or have another price."""
         with self.changing() as change:
-            change.add("power", record)
+            same = (one for one in change.state.starts() if one.is_same_start(record) and one.usd_per_hour is not None)
+            change.add("power", record.priced_as(next(same, record)))
 
     def usage(self) -> list[UsageRecord]:
         return [one for _, one in self.state().of("power", UsageRecord)]

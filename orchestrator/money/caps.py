@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
+from orchestrator.base.clock import zone
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.models import KEPT, WRITTEN
-from orchestrator.base.times import zone
 from orchestrator.machines.targets import CloudTarget, IdleGpu
 
 if TYPE_CHECKING:

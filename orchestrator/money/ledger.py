@@ -99,6 +99,13 @@ class UsageRecord(BaseModel):
         """When the cloud has stopped it at the latest; infinite if it never does."""
         return math.inf if self.fence is None else self.fence + FENCE_LATENESS_S
 
+    def is_same_start(self, other: UsageRecord) -> bool:
+        return (self.instance_id, round(self.started)) == (other.instance_id, round(other.started))
+
+    def priced_as(self, other: UsageRecord) -> UsageRecord:
+        prices = {name: getattr(other, name) for name in ("usd_per_hour", "address_usd_per_hour")}
+        return self.model_copy(update=prices)
+
     @property
     def billed_s(self) -> float:
         return max(MINIMUM_BILLED_S, self.until - self.started)

@@ -24,6 +24,7 @@ from orchestrator.runs.services import Services
 from orchestrator.runs.source.api import Source
 from orchestrator.runs.transfer import (
     Collection,
+    amount,
     collect,
     delete_old_runs,
     follow,
@@ -213,7 +214,8 @@ class RunActions:
     def _collect(self) -> None:
         if self.state.without_outcome != "lost":
             ours = tuple(f"steps/{step.id}/" for step in self.stepped())
-            intake = self.active.intake()
+            most = self._affordable_bytes()
+            intake = self.active.intake(most)
             try:
                 self._collection = collect(
                     self.link, self.run_id, intake, self.services, lambda path: not path.startswith(ours)
@@ -222,8 +224,27 @@ class RunActions:
                 if fault.fault != "not_found" or self.ask() is not None:
                     raise
                 self._unknown_there()
+            else:
+                self._note_unaffordable(most)
         found = self._collection or Collection(0, 0, [])
         self.log("collected", omitted=[wire.encode(o) for o in found.omitted], bytes=found.bytes)
+
+    def _affordable_bytes(self) -> int | None:
+        """How many bytes the caps allow to fetch: the cloud bills them. None: without a limit."""
+        if self.machine is None or not self.saved.caps:
+            return None
+        from orchestrator.runs.cost.machine_cost import affordable_bytes
+
+        return affordable_bytes(self.active.journal.entries(), self.saved, self.services.clock.now())
+
+    def _note_unaffordable(self, most: int | None) -> None:
+        left = [one.path for one in self._collection.omitted if one.reason == "too_large"] if self._collection else []
+        if most is not None and left:
+            more = f" and {len(left) - 1} more" if left[1:] else ""
+            self.services.observer.note(
+                f"{left[0]}{more} stays on the machine's disk: the cloud bills what is fetched, and this run's worst"
+                f" case pays for {amount(most)} of results"
+            )
 
     def _complete(self) -> RunRecord:
         now = self.services.clock.now()

@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from fcctl_remote import gates, wire
+from orchestrator.base import clock
 from orchestrator.base import run_id as ids
-from orchestrator.base import times
 from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
 from orchestrator.base.journal import LOOK_S
 from orchestrator.base.json_text import Budget
@@ -198,9 +198,9 @@ def _check_timeout(timeout_s: float, plan: wire.RunPlan) -> None:
     most_s = math.inf if plan.max_minutes is None else plan.max_minutes * 60
     if timeout_s > most_s:
         raise UsageError(
-            f"--timeout {times.text(timeout_s)} is too long: budget.minutes of {plan.job} stops a run after"
-            f" {times.text(most_s)}",
-            hint=f"use --timeout {times.text(most_s)}; or raise budget.minutes in the job file, and start a new run",
+            f"--timeout {clock.duration_text(timeout_s)} is too long: budget.minutes of {plan.job} stops a run after"
+            f" {clock.duration_text(most_s)}",
+            hint=f"use --timeout {clock.duration_text(most_s)}; or raise budget.minutes in the job file for a new run",
         )
 
 

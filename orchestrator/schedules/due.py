@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from orchestrator.base.clock import zone
 from orchestrator.base.models import KEPT, WRITTEN
-from orchestrator.base.times import zone
 from orchestrator.machines.targets import Name
 
 if TYPE_CHECKING:

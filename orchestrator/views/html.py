@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import FcctlError
 from orchestrator.views.blocks import Block, Chart
 from orchestrator.views.figures import kind, scale, sign
-from orchestrator.views.report.drawing import DARK, LIGHT, inline_svg
+from orchestrator.views.report.machine_charts import DARK, LIGHT, inline_svg
 
 if TYPE_CHECKING:
     from jinja2 import Environment

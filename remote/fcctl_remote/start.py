@@ -119,7 +119,7 @@ def _prepare(archive: str, folder: str) -> list[str]:
 
 
 def _in_use(archive: str) -> None:
-    """Until this process ends, the program is not deleted as an old one (:mod:`fcctl_remote.base.tidy`)."""
+    """Until this process ends, the program is not deleted as an old one (:mod:`fcctl_remote.base.bundles`)."""
     name = os.path.basename(archive)[: -len(".pyz")]
     locks = os.path.join(os.path.dirname(os.path.dirname(archive)), "locks")
     try:

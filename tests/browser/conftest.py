@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.views.report.page import find_chromium
+from orchestrator.views.report.outputs import find_chromium
 from tests.conftest import home_of_its_own
 from tests.support import reference_run
 from tests.support.dashboard import Dashboard, dashboard

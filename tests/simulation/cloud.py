@@ -13,7 +13,7 @@ from orchestrator.emulator import power
 from orchestrator.emulator.clock import timestamp
 from orchestrator.emulator.refusals import last, path_of
 from orchestrator.emulator.scenario import Faults, Latency, Scenario
-from orchestrator.emulator.service import Service
+from orchestrator.emulator.server import Service
 from orchestrator.emulator.world import BilledTime, begin, supersede
 from orchestrator.emulator.world import Machine as Emulated
 from orchestrator.emulator.world import World as Core

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fcctl_remote import wire
-from orchestrator.base import threads
+from orchestrator.base import clock
 from orchestrator.base.files import disk_errors
 from orchestrator.leases.session_files import LockedSession, SessionFiles
 from orchestrator.money.book import Change, SpendingBook
@@ -134,8 +134,8 @@ class CountedStore(FileStore):
             folder: Path = self._effect(f"complete {record.status}", lambda: complete(record))
             return folder
 
-        def intake_on_this_disk() -> Any:
-            found: Any = intake()
+        def intake_on_this_disk(most: int | None = None) -> Any:
+            found: Any = intake(most)
             write = found.write
 
             def write_if_room(path: str, offset: int, data: bytes) -> None:
@@ -203,9 +203,9 @@ def no_threads() -> Iterator[None]:
     class Threading:
         Thread = Inline
 
-    own = threads.threading
-    threads.threading = Threading
+    own = clock.threading
+    clock.threading = Threading
     try:
         yield
     finally:
-        threads.threading = own
+        clock.threading = own

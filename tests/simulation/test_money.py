@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base.errors import DiskError
-from orchestrator.runs.cost import outlook
+from orchestrator.hosts.hosts import down
+from orchestrator.machines.cloud import MANAGED_LABEL
+from orchestrator.runs.cost import machine_cost, outlook, owners
 from orchestrator.runs.cost.spending import reservations
-from tests.simulation.episode import Episode
+from tests.simulation.commands import carry_out
+from tests.simulation.episode import ZONES, Episode
 from tests.simulation.judge import outcome
 from tests.simulation.money_mutants import LEFT_ON, MONEY_MUTANTS, RESUME, TIGHT, UP, WAKE
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
@@ -87,3 +91,61 @@ def test_what_hosts_up_turned_on_is_reported_and_reserved_though_the_ledger_cann
     played = Episode(Schedule(1, (full,), ("up",)), tmp_path / "second")
     assert played.command("up", "fcctl") == "ended"
     assert [one.owner for one in reservations(played.services(Actor("next")))] == ["up"]
+
+
+@pytest.mark.parametrize("cap", [None, 1.8], ids=["no caps", "day's cap"])
+def test_what_the_ledger_could_not_take_at_a_run_s_end_is_booked_before_the_next_start(
+    cap: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DiskError("could not write the ledger", cause="the disk is full")
+
+    played = Episode(Schedule(1, (), ("run",), day_cap=cap), tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(owners, "settle_run", refuse)
+        assert played.command("run", "fcctl-0") == "ended"
+    first = played.services(Actor("reader")).spending
+    assert (len(first.state().runs()), len(first.state().open())) == (0, 1)
+    assert played.command("run", "fcctl-1") == "ended"
+    assert (len(first.state().runs()), len(first.state().open())) == (2, 0)
+
+
+def test_results_that_would_cost_more_than_the_run_may_stay_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine_cost, "affordable_bytes", lambda *_: 10)
+    played = Episode(Schedule(1, (), ("run",), release="delete", day_cap=1.8), tmp_path)
+    services, ending = played.process("fcctl", played.here, partial(carry_out, played, "run", played.here))
+    assert ending == "ended"
+    (instance,) = played.cloud.instances.values()
+    assert instance.status == "TERMINATED", "and is not deleted"
+    (row,) = services.store.rows()
+    assert {one.reason for one in services.store.get(row.run_id).omitted} == {"too_large"}
+    notes = services.observer.notes  # type: ignore[attr-defined]
+    assert any("stays on the machine's disk: the cloud bills what is fetched" in note for note in notes)
+
+
+def test_hosts_down_stops_a_machine_in_a_zone_that_the_target_does_not_name_any_more(tmp_path: Path) -> None:
+    """It is not fcctl's own, so that no label tells where it is."""
+    played = Episode(Schedule(1, (), ("up",)), tmp_path)
+    (instance,) = played.cloud.instances.values()
+    del instance.resource["labels"][MANAGED_LABEL]
+    assert played.command("up", "fcctl") == "ended"
+    services = played.services(Actor("next"))
+    assert [one.owner for one in reservations(services)] == ["up"]
+    moved = played.here.target.model_copy(update={"zones": [ZONES[2]]})
+    assert [one.how for one in down(services, moved, workspace="sim")] == ["stopped"]
+    assert instance.status == "TERMINATED"
+
+
+def test_hosts_down_says_that_a_suspended_machine_costs(tmp_path: Path) -> None:
+    played = Episode(Schedule(1, (), ("up",)), tmp_path)
+    (instance,) = played.cloud.instances.values()
+    for change in ("start", "suspend"):
+        played.cloud.ask("POST", f"zones/{ZONES[0]}/instances/vm/{change}", {}, {})
+        played.world.advance(120)
+    assert instance.status == "SUSPENDED"
+    services = played.services(Actor("next"))
+    assert down(services, played.here.target, workspace="sim") == []
+    (note,) = services.observer.notes  # type: ignore[attr-defined]
+    assert note.startswith("vm is suspended: the cloud bills its memory until it is stopped: gcloud compute instances")

@@ -320,12 +320,7 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   const Places places(work, plan.splits);
   if ((places.bytes && !args->workspace) || (PAGED && !(args->table && args->lengths))) return cudaErrorInvalidValue;
   Decode task;
-  task.q = static_cast<const uint16_t *>(args->q), task.k = static_cast<const uint16_t *>(args->k);
-  task.v = static_cast<const uint16_t *>(args->v), task.o = static_cast<uint16_t *>(args->o);
-  task.q_stride = args->q_stride, task.k_stride = args->k_stride, task.v_stride = args->v_stride;
-  task.o_stride = args->o_stride;
-  task.factor = std::fmax(std::fabs(args->scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
-  task.flip = args->scale < 0.f ? 0x80008000u : 0u;
+  take_tensors(task, *args);
   task.rows = static_cast<int>(work.rows), task.sharing = work.sharing;
   task.row_tiles = static_cast<int>(work.tiles), task.share = static_cast<int>(share_of(work, plan.splits));
   task.S_kv = args->S_kv, task.splits = plan.splits;

@@ -69,12 +69,14 @@ int ask_for(const char *name, Function &function) {
   return cudaSuccess;
 }
 
-inline int driver_launch(Launch &launch) {
-  static Published<Launch> known;
-  launch = known.load();
-  if (launch) return cudaSuccess;
-  if (const int error = ask_for("cuLaunchKernel", launch)) return error;
-  known.store(launch);
+// The same, asked for once: each function that is asked for so has a type of its own.
+template <typename Function>
+int ask_once(const char *name, Function &function) {
+  static Published<Function> known;
+  function = known.load();
+  if (function) return cudaSuccess;
+  if (const int error = ask_for(name, function)) return error;
+  known.store(function);
   return cudaSuccess;
 }
 
@@ -104,15 +106,6 @@ struct LaunchConfig {  // CUlaunchConfig
   unsigned count;
 };
 using LaunchWith = int (*)(const LaunchConfig *, cudaFunction_t, void **, void **);
-
-inline int driver_launch_with(LaunchWith &launch) {
-  static Published<LaunchWith> known;
-  launch = known.load();
-  if (launch) return cudaSuccess;
-  if (const int error = ask_for("cuLaunchKernelEx", launch)) return error;
-  known.store(launch);
-  return cudaSuccess;
-}
 
 // A kernel of one parameter, as one device has it, that calls wait_for_previous() before it reads or writes global memory.
 // The driver's codes are the runtime's (cudaErrorInvalidValue is CUDA_ERROR_INVALID_VALUE, and so on).
@@ -151,17 +144,17 @@ struct Handle {
   int start(Kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream, Parameter parameter) const {
     void *parameters[] = {&parameter};
     if (waits) {
-      LaunchWith launch_with;
-      if (const int error = driver_launch_with(launch_with)) return error;
+      LaunchWith launch;
+      if (const int error = ask_once("cuLaunchKernelEx", launch)) return error;
       cudaLaunchAttribute early;
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       early.val.programmaticStreamSerializationAllowed = 1;
       const LaunchConfig config = {{blocks.x, blocks.y, blocks.z}, {threads, 1, 1}, static_cast<unsigned>(shared_bytes),
                                    static_cast<cudaStream_t>(stream), &early, 1};
-      return launch_with(&config, function, parameters, nullptr);
+      return launch(&config, function, parameters, nullptr);
     }
     Launch launch;
-    if (const int error = driver_launch(launch)) return error;
+    if (const int error = ask_once("cuLaunchKernel", launch)) return error;
     return launch(function, blocks.x, blocks.y, blocks.z, threads, 1, 1, static_cast<unsigned>(shared_bytes),
                   static_cast<cudaStream_t>(stream), parameters, nullptr);
   }

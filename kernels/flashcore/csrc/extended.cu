@@ -1,11 +1,9 @@
 // extended: the flagship's loop for scores that are capped, biased by distance or seen through a window, and for sequences of
-// different lengths, one behind the other in memory. One kernel a tiling does all of it, also boolean masks: what a launch
-// does not ask for is a branch that all threads take alike.
+// different lengths, one behind the other in memory. A kernel that is Scored does all of it, also boolean masks: what a launch
+// does not ask for is a branch that all threads take alike. One that is Windowed is for windows and packed sequences alone.
 //
 // Of packed sequences each block reads where its own begins and ends. Lengths are never read on the host, so that a launch
 // waits for nothing and each replay of a CUDA graph reads them anew; blocks behind a short sequence's end return.
-
-#include <cmath>
 
 #include "driver.cuh"
 #include "flagship.cuh"
@@ -19,7 +17,6 @@ namespace flashcore {
 
 struct Extended : ScoredTask {
   const int *starts_q, *starts_k;  // of packed sequences, [B + 1], or null
-  int right;                       // keys behind a query's place that it sees
 };
 
 template <typename C>
@@ -57,9 +54,12 @@ using Small = Scored<Tiling<TYPE, DIM, 64, 16, 64, 1, 2, false, 0, false, kWhere
 template <Type TYPE, int DIM>
 using Large = Scored<Tiling<TYPE, DIM, 128, 32, 64, 1, 2, false, 0, false, kAlways, DIM == 128>>;
 
-// The tilings of a type and head dimension, the smaller one first.
+template <Type TYPE, int DIM>
+using LargeWindowed = Windowed<Tiling<TYPE, DIM, 128, 32, 64, 1, 2, DIM == 64, 0, false, kAlways, DIM == 128>>;
+
+// The tilings of a type and head dimension: for all calls, the smaller one first, and for calls without masks, caps and slopes.
 struct Kernels {
-  Kernel *first, *second;
+  Kernel *small, *large, *windowed;
 };
 
 Kernels kernels_of_half(int dim);
@@ -67,8 +67,8 @@ Kernels kernels_of_bfloat16(int dim);
 
 template <Type TYPE>
 Kernels kernels_of(int dim) {
-  if (dim == 128) return {&kernel<Small<TYPE, 128>>, &kernel<Large<TYPE, 128>>};
-  return {&kernel<Small<TYPE, 64>>, &kernel<Large<TYPE, 64>>};
+  if (dim == 128) return {&kernel<Small<TYPE, 128>>, &kernel<Large<TYPE, 128>>, &kernel<LargeWindowed<TYPE, 128>>};
+  return {&kernel<Small<TYPE, 64>>, &kernel<Large<TYPE, 64>>, &kernel<LargeWindowed<TYPE, 64>>};
 }
 
 #if PART & 2
@@ -91,13 +91,15 @@ namespace {
 // 512 at 2,16,8192. D = 128: 65.3, 70.9 with 128 keys at 4,16,2048; 240.5, 225.8 with 1024 at 2,16,4096.)
 Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
-  if (args.tiling > 2) return nullptr;
-  if (args.tiling) return args.tiling == 1 ? there.first : there.second;
+  const bool plain = !args.mask && !args.slopes && args.softcap == 0.f;  // but for windows
+  if (args.tiling > 3 || (args.tiling == 3 && !plain)) return nullptr;
+  if (args.tiling) return args.tiling == 1 ? there.small : args.tiling == 2 ? there.large : there.windowed;
+  Kernel *const large = plain ? there.windowed : there.large;
   const int right = args.causal ? 1 : args.window_right;
   const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 384;
-  const bool enough = tiles_of(args.S_q, there.second->rows) * args.H * args.B >= 2 * device.processors;
-  const bool fits = there.second->least_shared <= device.shared_bytes;
-  return enough && fits && !narrow ? there.second : there.first;
+  const bool enough = tiles_of(args.S_q, large->rows) * args.H * args.B >= 2 * device.processors;
+  const bool fits = large->least_shared <= device.shared_bytes;
+  return enough && fits && !narrow ? large : there.small;
 }
 
 bool taken(const flashcore_args &args) {
@@ -127,23 +129,15 @@ FLASHCORE_API int flashcore_forward(const flashcore_args *args) {
   int resident = 0;
   if (const int error = prepared.prepare(kernel->function, kernel->threads, kernel->shared_bytes, resident)) return error;
   const auto tiles = static_cast<unsigned>(tiles_of(args->S_q, kernel->rows));
-  const unsigned sharing = args->H_kv ? args->H / args->H_kv : 1;
-  const float scale = std::fmax(std::fabs(args->scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
   Extended task;
-  task.q = static_cast<const uint16_t *>(args->q), task.k = static_cast<const uint16_t *>(args->k);
-  task.v = static_cast<const uint16_t *>(args->v), task.o = static_cast<uint16_t *>(args->o);
-  task.q_stride = args->q_stride, task.k_stride = args->k_stride, task.v_stride = args->v_stride;
-  task.o_stride = args->o_stride;
-  task.factor = args->softcap > 0.f ? args->softcap * 1.4426950408889634f : scale;
-  task.cap = args->softcap > 0.f ? 2.f * scale / args->softcap : 0.f;
-  task.flip = args->scale < 0.f ? 0x80008000u : 0u;
-  task.S_q = args->S_q, task.S_kv = args->S_kv;
-  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
-  task.mask = static_cast<const uint8_t *>(args->mask), task.mask_stride = args->mask_stride;
+  take_args(task, *args);
+  task.cap = args->softcap > 0.f ? 2.f * task.factor / args->softcap : 0.f;
+  if (args->softcap > 0.f) task.factor = args->softcap * 1.4426950408889634f;
   task.slopes = args->slopes, task.slope_batch = args->slope_batch, task.slope_factor = 1.4426950408889634f / task.factor;
-  task.left = bound(args->window_left), task.right = args->causal ? 0 : bound(args->window_right);
-  task.causal = task.right < kUnbounded;
-  task.align = args->causal == 1 ? 0 : args->S_kv - args->S_q, task.shift = task.align + (task.causal ? task.right : 0);
+  const int right = args->causal ? 0 : bound(args->window_right);
+  task.causal = right < kUnbounded, task.right = task.causal ? right : 0;
+  task.left = bound(args->window_left), task.width = task.left + task.right;
+  task.align = args->causal == 1 ? 0 : args->S_kv - args->S_q, task.shift = task.align + task.right;
   task.starts_q = args->starts_q, task.starts_k = args->starts_k;
   if (task.starts_q)
     task.q_stride.batch = task.k_stride.batch = task.v_stride.batch = task.o_stride.batch = 0;

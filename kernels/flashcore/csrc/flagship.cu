@@ -181,10 +181,16 @@ Candidates tilings_for_128_of_128_rows(Type type) {
 #endif
 
 #if PART & 4096
+struct Of128Rows {  // pipelined, where there are no holes
+  template <Type TYPE>
+  using Of = Twice<Tiling<TYPE, 64, 128, 32, 64, 1, 2, false, 0, false, kAlways>,
+                   Tiling<TYPE, 64, 128, 32, 64, 1, 2, true, 0, false, kAlways>>;
+};
+
 Candidates tilings_with_masks(Type type) {
   return both<WithMask<64, 32, 16, 64, 2, 2, true, 0, false, kAlways>,
               WithMask<64, 64, 16, 64, 1, 2, false, 3, false, kWhereFast>,
-              WithMask<64, 128, 32, 64, 1, 2, false, 0, false, kAlways>>(type);
+              Of128Rows>(type);
 }
 #endif
 

@@ -10,7 +10,7 @@ namespace flashcore {
 // What a row's output is multiplied by at the end. Without a mask every row sees a key.
 template <typename C>
 __device__ __forceinline__ float scale_of(float sum) {
-  return C::kMasked && sum == 0.f ? 0.f : reciprocal(sum);
+  return C::kSpan && sum == 0.f ? 0.f : reciprocal(sum);
 }
 
 // All groups' results for the same rows become one. Each group leaves its output where its keys were, which none of its
@@ -75,9 +75,10 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
   }
 }
 
-// The rows of one block. `Work` is a Task, or more. With a mask the kernel has called wait_for_previous().
-template <typename C, typename Work>
-__device__ __forceinline__ void attend(const Work &task, const Spot at) {
+// The rows of one block. `Work` is a Task, or more. With a mask the kernel has called wait_for_previous(); `known`: the keys
+// that the rows see, if it has looked already.
+template <typename C, typename Work, typename... Known>
+__device__ __forceinline__ void attend(const Work &task, const Spot at, const Known... known) {
   constexpr int kStages = C::kStages;
   const unsigned thread = threadIdx.x, group_thread = thread % C::kGroupThreads;
   const int lane = thread % 32, group = thread / C::kGroupThreads;
@@ -86,13 +87,22 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   const uint16_t *k = head_at(task.k, task.k_stride, at.batch, kv_head);
   const uint16_t *v = head_at(task.v, task.v_stride, at.batch, kv_head);
   const int tile_row = at.tile * C::kTileM, first_row = tile_row + warp_row;
-  const int shift = C::kMasked ? task.shift : 0;  // a causal row sees so many keys more
+  const int shift = C::kSpan ? task.shift : 0;  // a causal row sees so many keys more
   const int end = task.causal ? min(task.S_kv, tile_row + C::kTileM + shift) : task.S_kv;
-  Span span = span_of<C>(task, at, end, lane);
+  Span span = {0, C::kWindowed ? max(end, 0) : end, 0, false};
+  if constexpr (sizeof...(Known) > 0) {
+    span = Span(known...);
+  } else if constexpr (C::kMasked) {
+    span = span_of(task, at, max(end, 0), C::kTileN, lane);
+  }
   float slope = 0.f;  // of ALiBi
-  if constexpr (C::kScored) span = within_window<C>(task, span, tile_row), slope = slope_of(task, at);
-  const int first_key = C::kMasked ? span.first : 0, keys = C::kMasked ? span.end : end;  // that any row of this block sees
-  const int key_tiles = static_cast<unsigned>(keys - first_key + C::kTileN - 1) / C::kTileN;
+  if constexpr (C::kScored || C::kWindowed) span = within_window<C>(task, span, tile_row);
+  if constexpr (C::kScored) slope = slope_of(task, at);
+  const int first_key = C::kSpan ? span.first : 0;  // that any row of this block sees; keys are counted from it on
+  const int keys = (C::kSpan ? span.end : end) - first_key;
+  const int place = first_row + shift - first_key;  // of the warp's first row
+  if constexpr (C::kSpan) k += first_key * task.k_stride.row, v += first_key * task.v_stride.row;
+  const int key_tiles = static_cast<unsigned>(keys + C::kTileN - 1) / C::kTileN;
   // Of this group: tiles group, group + kGroups ..
   const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
@@ -102,7 +112,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   const uint32_t q_tile = shared_address(memory);
   const Queries queries = {q_tile, warp_row, task.flip};
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
-  const auto key_of = [&](int step) { return first_key + (step * C::kGroups + group) * C::kTileN; };
+  const auto key_of = [&](int step) { return (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
   const uint16_t *k_from[C::kLines] = {k}, *v_from[C::kLines] = {v};  // the heads, or what is copied next, of each line
   if constexpr (C::kWalks) {
@@ -152,7 +162,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   // one barrier, which the second half has long reached, says both.
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
   const bool early = !C::kStaggered || thread < kEarly;
-  if (!C::kMasked) wait_for_previous();  // as late as it may be
+  if (!C::kSpan) wait_for_previous();  // as late as it may be
   if constexpr (C::kStaggered) {
     if (early) {
       load_q(Number<kEarly>{});
@@ -187,12 +197,18 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   clear(state);
   Seen<C> seen;  // of a step's tile
   const auto read_mask = [&](int step) {
-    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, key_of(step), first_row, lane);
+    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, first_key + key_of(step), first_row, lane);
   };
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
-    bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > first_row + shift);
-    if (some) mask(s, key, first_row + shift, keys, task.causal, lane);
+    bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > place);
+    const auto here = [&] { return C::kPipelined ? static_cast<int>(thread_again() % 32) : lane; };
+    if constexpr (C::kWindowed) {
+      some |= key < place - task.width + C::kWarpRows - 1;
+      if (some) mask_both_ends(s, key, place, keys, task.causal, here(), [&](int last) { return last - task.width; });
+    } else {
+      if (some) mask(s, key, place, keys, task.causal, lane);
+    }
     if constexpr (C::kMasked) {
       if (C::kPipelined) read_mask(step);
       if (!seen.all) hide<C>(s, seen, lane);
@@ -202,14 +218,18 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   };
   const auto score = [&](int step) {  // and the rows' maxima
     scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
-    if constexpr (C::kScored) adjust<C>(s, task, slope, key_of(step), first_row, lane);
-    masked(step);
+    if constexpr (C::kScored) adjust<C>(s, task, slope, key_of(step), place, lane);
+    if constexpr (C::kPadded) {  // pipelined: this is the first tile, the only one with keys before the first that is seen
+      mask_both_ends(s, 0, place, keys, task.causal, lane, [&](int) { return span.read_to - first_key; });
+    } else {
+      masked(step);
+    }
     max_of_tile(maxima, s);
   };
   const auto needed = [&](int step) {
-    if constexpr (C::kScored)
-      if (key_of(step) + C::kTileN <= window_of(task, first_row)) return false;
-    return !(task.causal && key_of(step) > first_row + shift + C::kWarpRows - 1) && (!C::kMasked || seen.any);
+    if constexpr (C::kScored || C::kWindowed)
+      if (key_of(step) + C::kTileN <= place - task.width) return false;
+    return !(task.causal && key_of(step) > place + C::kWarpRows - 1) && (!C::kMasked || seen.any);
   };
   const auto begin = [&] {  // once the queries are here
     if constexpr (C::kSharedQ) flip_tile<C>(memory, task.flip, thread);
@@ -350,6 +370,18 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at) {
   }
 }
 
+// The same by one of two tilings: where there are holes between the keys that rows see, or not.
+template <typename C>
+__device__ __forceinline__ void attend_twice(const Task &task, const Spot at) {
+  const int end = task.causal ? min(task.S_kv, static_cast<int>(at.tile + 1) * C::kTileM + task.shift) : task.S_kv;
+  const Span span = span_of(task, at, max(end, 0), C::kTileN, threadIdx.x % 32);
+  if (span.holes) {
+    attend<C>(task, at, span);
+  } else {
+    attend<typename C::WithoutHoles>(task, at, span);
+  }
+}
+
 // A tiling that wants more shared memory than there is (kMostShared) is never chosen there (flagship_choice.cuh asks the
 // device), and its kernel is left out: a quarter of the time of a build for an L4.
 template <typename C>
@@ -358,7 +390,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_flagship
     __trap();
   } else {
     if (C::kMasked) wait_for_previous();  // the mask is read first of all
-    attend<C>(task, spot(task));
+    if constexpr (C::kTwice) {
+      attend_twice<C>(task, spot(task));
+    } else {
+      attend<C>(task, spot(task));
+    }
   }
 }
 

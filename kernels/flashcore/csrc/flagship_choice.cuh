@@ -59,24 +59,12 @@ int prepare(const Candidate &c, int number, int &resident) {
 
 // `slots`: blocks that the device holds at a time.
 int start(const Candidate &c, const flashcore_args &args, int number, int slots) {
-  const int kv_heads = args.H_kv ? args.H_kv : args.H;
   const auto tiles = static_cast<unsigned>(tiles_of(args.S_q, c.rows));
   constexpr int kLimit = 65535;  // of a grid's second and third dimension
   if (args.H > kLimit || args.B > kLimit || (args.causal && tiles > kLimit)) return cudaErrorInvalidValue;
   Task task;
-  task.q = static_cast<const uint16_t *>(args.q);
-  task.k = static_cast<const uint16_t *>(args.k);
-  task.v = static_cast<const uint16_t *>(args.v);
-  task.o = static_cast<uint16_t *>(args.o);
-  task.q_stride = args.q_stride, task.k_stride = args.k_stride, task.v_stride = args.v_stride;
-  task.o_stride = args.o_stride;
-  task.factor = std::fmax(std::fabs(args.scale) * 1.4426950408889634f, 1e-30f);  // as fold() of tensor.cuh has it
-  task.flip = args.scale < 0.f ? 0x80008000u : 0u;
-  task.S_q = args.S_q, task.S_kv = args.S_kv, task.causal = args.causal;
-  task.mask = static_cast<const uint8_t *>(args.mask), task.mask_stride = args.mask_stride;
-  task.shift = args.causal == 2 ? args.S_kv - args.S_q : 0;
-  const uint64_t sharing = args.H / kv_heads;
-  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
+  take_args(task, args);
+  task.causal = args.causal, task.shift = args.causal == 2 ? args.S_kv - args.S_q : 0;
   dim3 blocks = args.causal ? dim3(args.H, tiles, args.B) : dim3(tiles, args.H, args.B);
   if (c.rest) {
     const uint64_t all = uint64_t{tiles} * args.H * args.B, whole = all / slots * slots;

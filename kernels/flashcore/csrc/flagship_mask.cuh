@@ -15,8 +15,23 @@ namespace flashcore {
 
 template <typename C>
 struct Masked : C {
-  static constexpr bool kMasked = true;
+  static constexpr bool kMasked = true, kSpan = true;
   static_assert(C::kTileN == 64, "16 keys for each lane of a quad");
+};
+
+// What sees all keys from one on, as behind padding: no byte is looked at again.
+template <typename C>
+struct Padded : C {
+  static constexpr bool kPadded = true, kSpan = true;
+  static_assert(C::kPipelined && C::kGroups == 1, "the first tile is apart from the others");
+};
+
+// A Masked tiling whose blocks take another one, Padded, where there are no holes between the keys that they see.
+template <typename C, typename Other>
+struct Twice : Masked<C> {
+  static constexpr bool kTwice = true;
+  using WithoutHoles = Padded<Other>;
+  static_assert(C::kThreads == Other::kThreads && C::kTileM == Other::kTileM && C::kSharedBytes == Other::kSharedBytes);
 };
 
 // Bit n: whether byte n is not 0. Of the 16 bytes, `left` exist; `whole`: those that start at multiples of 16 may be read
@@ -42,6 +57,7 @@ __device__ __forceinline__ uint32_t seen_of_16(const uint8_t *from, int left, bo
 // `read_to`.
 struct Span {
   int first, end, read_to;
+  bool holes;  // else rows see all keys from read_to to the end
 };
 
 // Of a mask's head: where its bytes are, and whether 16 of them may be read at once.
@@ -56,13 +72,10 @@ __device__ __forceinline__ Bytes bytes_of(const Task &task, const Spot &at) {
   return {head, task.mask_stride.row, (reinterpret_cast<uint64_t>(head) | task.mask_stride.row) % 16 == 0};
 }
 
-template <typename C>
-__device__ __forceinline__ Span span_of(const Task &task, const Spot &at, int end, int lane) {
-  if constexpr (!C::kMasked) return {0, end, 0};
+__device__ __forceinline__ Span span_of(const Task &task, const Spot &at, int end, int tile_keys, int lane) {
   const Bytes mask = bytes_of(task, at);
-  end = max(end, 0);
-  if (!task.mask) return {0, end, 0};
-  if (mask.row != 0) return {0, end, end};
+  if (!task.mask) return {0, end, 0, false};
+  if (mask.row != 0) return {0, end, end, true};
   int from = end, to = 0, count = 0;
 #pragma unroll 4
   for (int key = 16 * lane; key < end; key += 16 * 32) {
@@ -72,7 +85,8 @@ __device__ __forceinline__ Span span_of(const Task &task, const Spot &at, int en
   }
   to = __reduce_max_sync(kAllLanes, to), count = __reduce_add_sync(kAllLanes, count);
   from = min(__reduce_min_sync(kAllLanes, from), to);
-  return {from / C::kTileN * C::kTileN, to, count == to - from ? from : to};
+  const bool holes = count != to - from;
+  return {from / tile_keys * tile_keys, to, holes ? to : from, holes};
 }
 
 // Which keys of a tile a warp's rows see. Of row g + 8 * h of row tile i a lane has 16 keys, those from 16 * (lane % 4) on, in

@@ -17,6 +17,13 @@ struct Scored : Masked<C> {
   static_assert(!C::kPipelined, "scores are changed before their maxima are looked for");
 };
 
+// For launches that ask for a window, or for sequences of different lengths, and nothing else: no score is changed but to -inf,
+// at either end of a row, so that it may be pipelined, and a step in the middle is the flagship's own.
+template <typename C>
+struct Windowed : C {
+  static constexpr bool kWindowed = true, kSpan = true;
+};
+
 // A window without an end; longer than any sequence that is taken.
 constexpr int kUnbounded = 1 << 29;
 
@@ -26,6 +33,7 @@ struct ScoredTask : Task {
   int64_t slope_batch;  // from those of a batch to the next, in elements
   float slope_factor;   // from a slope to one in the units of scores, which `factor` multiplies
   int align, left;      // keys before a query's place that it sees
+  int width, right;     // from the first key that a row sees to its last, and from its place to its last, if causal
 };
 
 __device__ __forceinline__ float slope_of(const ScoredTask &task, const Spot &at) {
@@ -81,34 +89,42 @@ __device__ __forceinline__ void cap(float (&s)[C::kRowTiles][C::kKeyTiles][4], f
   }
 }
 
-// The scores of a warp's rows, `row` and on, with keys `key` and on: capped, biased, -inf before the window.
-template <typename C>
-__device__ __forceinline__ void adjust(float (&s)[C::kRowTiles][C::kKeyTiles][4], const ScoredTask &task, float slope,
-                                       int key, int row, int lane) {
-  if (task.cap != 0.f) cap<C>(s, task.cap);
-  const bool before = window_of(task, row + C::kWarpRows - 1) > key;
-  if (!task.slopes && !before) return;
+// -inf for keys before the rows' windows; that of a warp's first row begins `hidden` keys behind the tile's first.
+template <int I, int N>
+__device__ __forceinline__ void hide_before(float (&s)[I][N][4], int hidden, int lane) {
 #pragma unroll
-  for (int i = 0; i < C::kRowTiles; ++i)
+  for (int i = 0; i < I; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int place = row + 16 * i + lane / 4 + 8 * h, column = key + lane % 4 * 2;
-      if (task.slopes) {
-        const float ahead = static_cast<float>(place + task.align - column);
+      const int before = hidden + 16 * i + lane / 4 + 8 * h - lane % 4 * 2;
 #pragma unroll
-        for (int n = 0; n < C::kKeyTiles; ++n)
+      for (int n = 0; n < N; ++n)
 #pragma unroll
-          for (int e = 0; e < 2; ++e) s[i][n][2 * h + e] -= slope * fabsf(ahead - static_cast<float>(8 * n + e));
-      }
-      if (before) {
-        const int hidden = window_of(task, place) - column;
+        for (int e = 0; e < 2; ++e)
+          if (8 * n + e < before) s[i][n][2 * h + e] = -CUDART_INF_F;
+    }
+}
+
+// The scores of a warp's rows with keys `key` and on: capped, biased, -inf before the window. `last`: the last key that the
+// first row sees, if causal.
+template <typename C>
+__device__ __forceinline__ void adjust(float (&s)[C::kRowTiles][C::kKeyTiles][4], const ScoredTask &task, float slope,
+                                       int key, int last, int lane) {
+  if (task.cap != 0.f) cap<C>(s, task.cap);
+  const int hidden = last - task.width - key;
+  if (task.slopes) {
+    const int ahead = last - task.right - key + lane / 4 - lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int n = 0; n < C::kKeyTiles; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            if (8 * n + e < hidden) s[i][n][2 * h + e] = -CUDART_INF_F;
-      }
-    }
+            s[i][n][2 * h + e] -= slope * fabsf(static_cast<float>(ahead + 16 * i + 8 * h) - static_cast<float>(8 * n + e));
+  }
+  if (hidden + C::kWarpRows - 1 > 0) hide_before(s, hidden, lane);
 }
 
 }  // namespace flashcore

@@ -46,6 +46,19 @@ struct Task {
   int shift;
 };
 
+#ifndef KERNEL_ALONE
+
+// What all launches' tasks have of their arguments.
+inline void take_args(Task &task, const flashcore_args &args) {
+  take_tensors(task, args);
+  task.S_q = args.S_q, task.S_kv = args.S_kv;
+  const uint64_t sharing = args.H_kv ? args.H / args.H_kv : 1;
+  task.sharing = sharing == 1 ? 0 : static_cast<uint32_t>(((uint64_t{1} << 32) + sharing - 1) / sharing);
+  task.mask = static_cast<const uint8_t *>(args.mask), task.mask_stride = args.mask_stride;
+}
+
+#endif
+
 // Which row tile of which head. Without a mask consecutive blocks share a head, so that its K and V come from L2. With
 // it the tiles of all heads of a batch that see the most keys start first, and the short ones fill the gaps.
 struct Spot {
@@ -78,8 +91,9 @@ struct Tiling {
   static constexpr int kGroups = GROUPS, kStages = RING, kMinBlocks = BLOCKS;
   static constexpr bool kPipelined = OVERLAP, kStaggered = LATE_HALF, kSharedQ = READ_Q;
   static constexpr int kOnes = ONES;
-  static constexpr bool kMasked = false;  // flagship_mask.cuh
-  static constexpr bool kScored = false;  // flagship_score.cuh
+  static constexpr bool kMasked = false, kPadded = false, kTwice = false;  // flagship_mask.cuh
+  static constexpr bool kScored = false, kWindowed = false;                // flagship_score.cuh
+  static constexpr bool kSpan = false;  // whether its rows may see other keys than those before their end: any of the above
   static constexpr bool kTensorSums = ONES == kAlways || (ONES == kWhereFast && kFastTensor);
 
   static constexpr int kRowGroups = kTileM / kWarpRows;  // warps of a group

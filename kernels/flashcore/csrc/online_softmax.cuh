@@ -28,6 +28,25 @@ __device__ __forceinline__ void mask(float (&s)[R][N][4], int key, int row, int 
     }
 }
 
+// The same, and for keys before a row's first one, by one comparison. `first_of(last)` is the first key that a row sees whose
+// last one, if causal, is `last`.
+template <int R, int N, typename First>
+__device__ __forceinline__ void mask_both_ends(float (&s)[R][N][4], int key, int row, int keys, int causal, int lane,
+                                               First first_of) {
+#pragma unroll
+  for (int i = 0; i < R; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int last = row + 16 * i + lane / 4 + 8 * h, first = first_of(last), end = causal ? min(keys, last + 1) : keys;
+      const unsigned count = max(end - first, 0);
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (static_cast<unsigned>(key + lane % 4 * 2 + 8 * n + e - first) >= count) s[i][n][2 * h + e] = -CUDART_INF_F;
+    }
+}
+
 // The largest scores of this lane's columns: none yet; and those of COUNT key tiles, too, from `from` on.
 template <int R>
 __device__ __forceinline__ void reset_max(float (&maxima)[R][2]) {

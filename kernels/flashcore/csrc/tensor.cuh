@@ -165,13 +165,24 @@ struct FoldedScale {
   uint32_t flip;  // xor onto two packed halves of Q
 };
 
-__device__ __forceinline__ FoldedScale fold(float scale) {
+__host__ __device__ __forceinline__ FoldedScale fold(float scale) {
   return {fmaxf(fabsf(scale) * 1.4426950408889634f, 1e-30f), scale < 0.f ? 0x80008000u : 0u};
 }
 
 // ------------------------------------------------------------------------------------------------ library
 __host__ __device__ constexpr int64_t tiles_of(int rows, int per_tile) {
   return (static_cast<int64_t>(rows) + per_tile - 1) / per_tile;
+}
+
+// The tensors and the scale of a call, as the parameter of a kernel for both types has them.
+template <typename Task>
+void take_tensors(Task &task, const flashcore_args &args) {
+  task.q = static_cast<const uint16_t *>(args.q), task.k = static_cast<const uint16_t *>(args.k);
+  task.v = static_cast<const uint16_t *>(args.v), task.o = static_cast<uint16_t *>(args.o);
+  task.q_stride = args.q_stride, task.k_stride = args.k_stride, task.v_stride = args.v_stride;
+  task.o_stride = args.o_stride;
+  const FoldedScale scale = fold(args.scale);
+  task.factor = scale.factor, task.flip = scale.flip;
 }
 
 }  // namespace flashcore

@@ -21,8 +21,7 @@ from orchestrator.base.json_text import pick
 from orchestrator.cli.context import Cli, CliCommand, Parsed
 
 if TYPE_CHECKING:
-    from orchestrator.results.look import Shown
-    from orchestrator.results.prune import Plan
+    from orchestrator.results.look import Plan, Shown
     from orchestrator.views.blocks import Chart
     from orchestrator.views.report.model import Report
 
@@ -210,7 +209,7 @@ def prune(
     Shows what would be deleted, and asks; without a terminal, add --yes.
     """
 
-    from orchestrator.results.prune import Rules, carry_out, plan
+    from orchestrator.results.look import Rules, carry_out, plan
     from orchestrator.runs.cost.owners import book_runs
     from orchestrator.runs.transfer import amount
 
@@ -307,24 +306,24 @@ def _render(made: Report, pictures: Sequence[Chart], form: str, files: dict[str,
         from orchestrator.views.report.outputs import markdown
 
         return markdown(made, pictures, files).encode()
-    from orchestrator.views.report import page
+    from orchestrator.views.report import outputs
 
-    html = page.render(made, pictures, made_by=f"fcctl {version()}", for_paper=form == "pdf")
+    html = outputs.render(made, pictures, made_by=f"fcctl {version()}", for_paper=form == "pdf")
     if form == "html":
         return html.encode()
-    from orchestrator.views.report.page import print_pdf
+    from orchestrator.views.report.outputs import print_pdf
 
     return print_pdf(html)
 
 
 def _write_charts(pictures: Sequence[Chart], folder: Path, *, dark: bool) -> dict[str, str]:
     """Each chart as SVG and PNG; the SVGs by the charts' names."""
-    from orchestrator.views.report import drawing
+    from orchestrator.views.report import machine_charts
 
     names = {}
     for chart in pictures:
-        _replace(folder / f"{chart.name}.svg", drawing.svg_file(chart.spec, dark=dark))
-        _replace(folder / f"{chart.name}.png", drawing.png_file(chart.spec, dark=dark))
+        _replace(folder / f"{chart.name}.svg", machine_charts.svg_file(chart.spec, dark=dark))
+        _replace(folder / f"{chart.name}.png", machine_charts.png_file(chart.spec, dark=dark))
         names[chart.name] = str(folder / f"{chart.name}.svg")
     return names
 

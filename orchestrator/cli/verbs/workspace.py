@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.base import times
+from orchestrator.base import clock
 from orchestrator.base.errors import ConfigError, NotFoundError, UsageError, plural
 from orchestrator.base.sanitize import clean_text
 from orchestrator.cli.context import Cli, CliCommand, CliGroup
@@ -230,7 +230,7 @@ def _row(workspace: Workspace, name: str) -> dict[str, Any]:
     except InvalidJob as error:
         return {**row, "at_most": None, "problem": error.problems[0].in_full()}
     minutes = worst_case_minutes((step.spec() for step in job.steps), job.budget.minutes)
-    return {**row, "title": job.title, "steps": len(job.steps), "at_most": times.text(minutes * 60)}
+    return {**row, "title": job.title, "steps": len(job.steps), "at_most": clock.duration_text(minutes * 60)}
 
 
 def _described(job: Job, file: str, minutes: float) -> list[str]:
@@ -240,7 +240,9 @@ def _described(job: Job, file: str, minutes: float) -> list[str]:
     if needs := _needs(job.needs):
         lines.append(f"  needs    {needs}")
     lines.append(f"  lock     {job.lock}")
-    lines.append(f"  at most  {times.text(minutes * 60)}" + (f", {job.budget.usd:g} USD" if job.budget.usd else ""))
+    lines.append(
+        f"  at most  {clock.duration_text(minutes * 60)}" + (f", {job.budget.usd:g} USD" if job.budget.usd else "")
+    )
     lines.extend(f"  env      {key}={value}" for key, value in job.env.items())
     for step in job.steps:
         lines.extend(_step(step))
@@ -250,7 +252,7 @@ def _described(job: Job, file: str, minutes: float) -> list[str]:
 def _step(step: Step) -> list[str]:
     from orchestrator.views.tables.plan import gate_text
 
-    facts = [f"at most {times.text(step.timeout)}", step.activity]
+    facts = [f"at most {clock.duration_text(step.timeout)}", step.activity]
     facts += ["on this computer"] if step.where == "controller" else []
     facts += [f"searches {step.tune}"] if step.tune else []
     facts += {True: ["optional"], "unavailable": ["may be unavailable"], False: []}[step.optional]
@@ -283,6 +285,6 @@ def progress(cli: Cli) -> None:
     if cli.show(found.as_json()):
         return
     from orchestrator.views.table import show_blocks
-    from orchestrator.views.tables.progress import progress_blocks
+    from orchestrator.views.tables.plan import progress_blocks
 
     show_blocks(cli.console, progress_blocks(found))

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.machines.connect import framing
-from orchestrator.machines.connect.batches import Batch, batches, inline
-from orchestrator.machines.connect.framing import EndOfOutput, FrameStream, nonsense
+from orchestrator.machines.connect.framing import Batch, EndOfOutput, FrameStream, batches, inline, nonsense
 from orchestrator.machines.connect.transport import Process, Transport
 from orchestrator.machines.host_api import Sent, Transfer, unheard
 

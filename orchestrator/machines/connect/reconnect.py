@@ -8,20 +8,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from orchestrator.base.clock import iso
+from orchestrator.base.clock import in_thread, iso, when_late
 from orchestrator.base.errors import ConfigError, FcctlError, HostError, HostFault, HostUnreachable, LinkLost
-from orchestrator.base.threads import in_thread, when_late
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 
 if TYPE_CHECKING:
     from fcctl_remote import wire
     from orchestrator.base.clock import Clock
     from orchestrator.base.observer import Observer
-    from orchestrator.machines.cloud_api import MachineCache
     from orchestrator.machines.connect.bootstrap import RunnerArchive
     from orchestrator.machines.connect.ssh.ssh import SshTransport
     from orchestrator.machines.connect.transport import Transport
-    from orchestrator.machines.host_api import HostConnector, HostSession
+    from orchestrator.machines.host_api import HostConnector, HostSession, MachineCache
 
 R = TypeVar("R")
 
@@ -213,7 +211,7 @@ def mended(hello: wire.Hello) -> str:
     return f"files of the host program were damaged on the machine's disk ({files}); fcctl installed it again"
 
 
-#: What :meth:`orchestrator.machines.cloud_api.Clouds.resolve` does.
+#: What :meth:`orchestrator.machines.host_api.Clouds.resolve` does.
 Resolve = Callable[[CloudTarget | SandboxTarget], CloudTarget]
 
 

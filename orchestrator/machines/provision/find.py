@@ -13,11 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from orchestrator.base.clock import Clock
+from orchestrator.base.clock import Clock, in_thread
 from orchestrator.base.errors import AuthError
-from orchestrator.base.threads import in_thread
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Operation
-from orchestrator.machines.cloud_api import Cloud, MachineParts
+from orchestrator.machines.host_api import Cloud, MachineParts
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 

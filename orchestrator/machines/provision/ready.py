@@ -16,8 +16,8 @@ from orchestrator.base.errors import (
 )
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Power, Remedy
-from orchestrator.machines.cloud_api import MachineParts
 from orchestrator.machines.connect.reconnect import ReconnectingHost
+from orchestrator.machines.host_api import MachineParts
 from orchestrator.machines.provision.endpoint import (
     EMULATOR_PORT_ITEM,
     GUEST_ATTRIBUTES_ITEM,

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.clock import epoch
 from orchestrator.base.errors import NotFoundError
 from orchestrator.base.json_text import Budget, pick
-from orchestrator.results import telemetry
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.history import SourceChanges, SourceHistory, run_to_run
 from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, GpuActivity, Key, Machine, Row, rows_of
 from orchestrator.results.compare.verdicts import BY_DEFAULT, Comparison, FailOn, Failure, Options, compare, failures
-from orchestrator.results.documents import Documents, load
+from orchestrator.results.documents import Documents, Series, load, load_telemetry
 from orchestrator.results.look import named
 from orchestrator.results.records import RunRecord, StepRecord
 from orchestrator.results.statistics.effect import Spread
@@ -180,7 +179,7 @@ def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[R
     found = documents.of("benchmark")
     if not found:
         return []
-    seen, created = telemetry.load(folder), epoch(record.created)
+    seen, created = load_telemetry(folder), epoch(record.created)
     steps = {step.id: step for step in record.steps}
     return [
         row
@@ -189,7 +188,7 @@ def rows_of_run(record: RunRecord, folder: Path, documents: Documents) -> list[R
     ]
 
 
-def busy(seen: telemetry.Series, step: StepRecord | None) -> GpuActivity:
+def busy(seen: Series, step: StepRecord | None) -> GpuActivity:
     """What telemetry saw of the GPU while ``step`` worked it; nothing if it did not."""
     began, ended = (epoch(text) for text in (step.started, step.finished)) if step else (None, None)
     if began is None or ended is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +50,24 @@ class FileActiveRun:
         self._lock = lock
         self._limits = limits
         self._index = index
+        self._plan: dict[str, Any] | None = None
         self.journal = FileJournal(places.active / JOURNAL, clock)
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What was saved by ``begin``. Raises FcctlError: it is missing or damaged."""
-        plan = read_object(self._places.active / PLAN)
-        if plan is None:
+        """What was saved by ``begin``, also if it was deleted since it was read. Raises FcctlError: it is missing or
+        damaged."""
+        self._plan = read_object(self._places.active / PLAN) or self._plan
+        if self._plan is None:
             raise FcctlError(
                 f"run {self.run_id} has no plan", hint=f"it never started; delete it: rm -r {self._places.active}"
             )
-        return plan
+        return self._plan
 
-    def intake(self) -> FolderIntake:
-        return FolderIntake(self._places.partial, self._limits)
+    def intake(self, most: int | None = None) -> FolderIntake:
+        """Args: most: of what the host sends, bytes; None: as many as the store allows."""
+        limits = self._limits if most is None else replace(self._limits, bytes=min(most, self._limits.bytes))
+        return FolderIntake(self._places.partial, limits)
 
     def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
         """Files of our own beside the collected ones: ``make`` gets their folder, and gives paths and contents. A file
@@ -130,8 +136,10 @@ class FileActiveRun:
         make_folders(partial)
         for left in partial.glob(f"{UNFINISHED}*"):  # by an fcctl that was killed here
             left.unlink()
-        for name in (PLAN, JOURNAL):
-            write_atomic(partial, name, (active / name).read_bytes())
+        # From memory if somebody deleted the active run: what was collected is whole with them.
+        plan = (active / PLAN).read_bytes() if (active / PLAN).exists() else json.dumps(self.plan).encode()
+        write_atomic(partial, PLAN, plan)
+        write_atomic(partial, JOURNAL, self.journal.content())
         write_atomic(partial, RECORD, record.model_dump_json(indent=1).encode() + b"\n")
         # Collected files are flushed here, all at once: the host may forget the run as soon as this returns.
         sync_tree(partial)

@@ -17,6 +17,7 @@ from orchestrator.money.caps import (
     EGRESS_USD_PER_GIB,
     FENCE_LATENESS_S,
     MINIMUM_BILLED_S,
+    RESERVE_S,
     began_to_cost,
     is_start,
     last_change,
@@ -176,6 +177,24 @@ def machine_cost(entries: Sequence[JournalEntry], saved: SavedPlan, steps: Seque
 def _egress_usd(entries: Sequence[JournalEntry]) -> float:
     sizes = [entry.data.get("bytes", 0) for entry in entries if entry.kind == "collected"]
     return round(max(sizes, default=0) / 1024**3 * EGRESS_USD_PER_GIB, 6)
+
+
+#: At least as fast as results are fetched, bytes a second: the machine is on for that time.
+SLOWEST_BYTES_S = 5e6
+#: So many bytes of results are fetched in any case, for less than a cent: the outcome, logs and documents.
+LEAST_BYTES = 64 << 20
+
+
+def affordable_bytes(entries: Sequence[JournalEntry], saved: SavedPlan, now: float) -> int | None:
+    """How many bytes of results can be fetched within what was reserved for the run, or for the start that fetches
+    them; at least :data:`LEAST_BYTES`, and what was planned. None: without a cap, or if nobody pays."""
+    if not saved.caps or not isinstance(saved.target, CloudTarget):
+        return None
+    starts = [number for number, entry in enumerate(entries) if entry.kind == "acquire"]
+    reserved = saved.wake_usd if len(starts) > 1 else saved.worst_case_usd
+    spent, rate = of_journal(entries[starts[-1] if starts else 0 :], saved, now).usd, rate_of(entries, saved)
+    left = max(saved.egress_usd, reserved - spent - RESERVE_S / 3600 * rate)
+    return max(LEAST_BYTES, int(left / (EGRESS_USD_PER_GIB / 1024**3 + rate / 3600 / SLOWEST_BYTES_S)))
 
 
 def rate_of(entries: Sequence[JournalEntry], saved: SavedPlan) -> float:

@@ -64,7 +64,7 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
     """Checks the caps and reserves what a start may cost at most, in one step, in place of the reservations
     ``replaces``. Every start calls it first. Raises BudgetError if it could break a cap, ConflictError if its
     schedule's firing is over, FcctlError if the book cannot be written."""
-    if services.budget.holds_over_runs:
+    if services.budget.holds_over_runs or services.spending.state().open():
         settle_reservations(services)
     with services.spending.changing() as change:
         instead = {wanted.reservation_id, *replaces}

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from orchestrator.base import run_id as run_ids
+from orchestrator.base.clock import in_thread
 from orchestrator.base.errors import DiskError, FcctlError
 from orchestrator.base.observer import NoteKeeper
-from orchestrator.base.threads import in_thread
 from orchestrator.leases.session_rules import open_on
 from orchestrator.machines.provision.find import find_machine
 from orchestrator.machines.provision.release import (

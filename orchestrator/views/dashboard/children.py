@@ -1,7 +1,8 @@
 """Work that is not done in the server's process: fcctl's own commands, and drawing and comparing.
 
 A comparison loads SciPy, a report a drawing engine: 100 MB that the server would hold ever after, so a child does both,
-and ends when nobody has asked for a minute. A run outlives the server. A few children at a time.
+and ends when nobody has asked for a minute. A run outlives the server. A few children at a time. A child is this module
+as a program: a request as JSON in a line of standard input, the part of a page in a line of standard output.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import threading
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.base.errors import (
     BudgetError,
@@ -30,6 +31,12 @@ from orchestrator.base.errors import (
     RunNotFound,
     UsageError,
 )
+from orchestrator.results.documents import load
+from orchestrator.results.look import Shown
+from orchestrator.results.records import RunRecord
+
+if TYPE_CHECKING:
+    from orchestrator.results.store.store import FileStore
 
 AT_ONCE = 2
 TIMEOUT_S, IDLE_S = 120.0, 60.0
@@ -61,7 +68,7 @@ class Children:
         return _document(*await self._run([*self._fcctl, *args, "--json"]))
 
     async def work(self, task: str, as_of: str = "", **arguments: Any) -> str:
-        """The part of a page that one of :mod:`orchestrator.views.dashboard.heavy`'s tasks makes. The answer to the
+        """The part of a page that one of :mod:`orchestrator.views.dashboard.children`'s tasks makes. The answer to the
         same request ``as_of`` the same state of the results is kept.
 
         Raises:
@@ -111,8 +118,8 @@ class Children:
 
     async def _worker(self) -> Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "orchestrator.views.dashboard.heavy", stdin=PIPE, stdout=PIPE, stderr=DEVNULL,
-            cwd=self._root, env=_environment(), limit=MAX_OUTPUT_BYTES,
+            sys.executable, "-P", "-m", "orchestrator.views.dashboard.children", stdin=PIPE, stdout=PIPE,
+            stderr=DEVNULL, cwd=self._root, env=_environment(), limit=MAX_OUTPUT_BYTES,
         )  # fmt: skip
 
     def _retire(self, worker: Process) -> None:
@@ -222,3 +229,106 @@ def _told(text: str, code: int) -> FcctlError:
     parts = {word: line.partition(":")[2].strip() for line in text.splitlines() if (word := line.partition(":")[0])}
     last = text.strip().splitlines()[-1:] or [f"the command ended with exit code {code}"]
     return FcctlError(parts.get("error") or last[0], cause=parts.get("cause"), hint=parts.get("hint"))
+
+
+#: Rows of a comparison's picture: on a run's page, and on its own.
+BARS, FULL = 8, 12
+
+
+def report(run: str, version: str) -> str:
+    """The HTML report of the run in this folder."""
+    from orchestrator.views.report import outputs
+    from orchestrator.views.report.build import build
+    from orchestrator.views.report.charts import charts
+
+    made = build([_shown(run)])
+    return outputs.render(made, charts(made), made_by=f"fcctl {version}", back=f"../{made.runs[0].run_id}")
+
+
+def pictures(run: str) -> str:
+    """The pictures of the report of the run in this folder."""
+    from orchestrator.views.blocks import Picture
+    from orchestrator.views.html import fragment
+    from orchestrator.views.report.build import build
+    from orchestrator.views.report.charts import charts
+
+    return fragment((Picture(chart) for chart in charts(build([_shown(run)]))), level=3)
+
+
+def trend(results: str, root: str, base: str, benchmark: str, variant: str, ends: list[str]) -> str:
+    """The trends of a benchmark, of the runs between two if they are given. Paths begin with ``base``."""
+    from orchestrator.results.compare.history import history, source_changes, subjects
+    from orchestrator.results.look import tags_of
+    from orchestrator.views.html import fragment
+    from orchestrator.views.tables.history import page_blocks
+
+    between, store = (min(ends), max(ends)) if ends else None, _store(results)
+    trends = history(
+        store, benchmark, variant=variant or None, between=between, commits=source_changes, root=Path(root)
+    )
+    known = subjects(Path(root), (point.git_commit for trend in trends for point in trend.series.points))
+    return fragment(page_blocks(trends, known, tags_of(store)), base)
+
+
+def compare(results: str, root: str, base: str, names: list[str], bars_only: bool) -> str:
+    """Sides of the store in ``results`` against the first of them. Paths begin with ``base``."""
+    from orchestrator.results.compare.compare import compare_all
+    from orchestrator.results.compare.history import source_changes
+    from orchestrator.views.blocks import Block, Folded, closed
+    from orchestrator.views.html import fragment
+    from orchestrator.views.tables.compare import all_blocks, answer, forest
+
+    reports = compare_all(_store(results), names, history=source_changes, root=Path(root))
+    picture = forest(reports, BARS if bars_only else FULL)
+    bars: list[Block] = [picture] if picture.bars else []
+    if bars_only:
+        return fragment([*answer(reports), *bars], base)
+    legend, *rest = all_blocks(reports)
+    figures = [block for block in rest if not isinstance(block, Folded)]
+    folds: list[Block] = [Folded("Figures of all benchmarks", tuple(figures))] if figures else []
+    folds += [block for block in rest if isinstance(block, Folded)]
+    middle: list[Block] = [legend, *bars] if len(reports) > 1 else [*bars, legend]
+    return fragment([*answer(reports), *middle, *closed(folds)], base)
+
+
+def warm() -> str:
+    """Nothing, with all that the other tasks import."""
+    from orchestrator.results.compare import compare, history  # noqa: F401
+    from orchestrator.views.report import machine_charts
+    from orchestrator.views.tables import compare as _  # noqa: F401
+
+    return machine_charts.inline_svg({"mark": "point", "data": {"values": []}})
+
+
+TASKS: dict[str, Callable[..., str]] = {
+    "compare": compare, "pictures": pictures, "report": report, "trend": trend, "warm": warm,
+}  # fmt: skip
+
+
+def _store(results: str) -> FileStore:
+    from orchestrator.base.clock import SystemClock
+    from orchestrator.results.store.store import FileStore
+
+    return FileStore(Path(results), SystemClock(), note=lambda _: None)
+
+
+def _shown(folder: str) -> Shown:
+    path = Path(folder)
+    record = RunRecord.model_validate_json((path / "run.json").read_bytes())
+    return Shown(record, path, load(record, path))
+
+
+def main() -> None:
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"html": TASKS[request.pop("task")](**request)}
+        except Exception as error:  # noqa: BLE001 - told to the parent, which tells the browser
+            told = {key: getattr(error, key, None) for key in ("cause", "code", "hint")}
+            answer = {"error": {"message": str(error) or type(error).__name__, **told}}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

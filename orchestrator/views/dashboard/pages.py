@@ -28,8 +28,16 @@ from orchestrator.schedules.fire import FiringRecords, Scheduler
 from orchestrator.schedules.os_scheduler import is_installed
 from orchestrator.views.blocks import Block, Cell, Grid, Heading, Text, more
 from orchestrator.views.dashboard import run_pages
-from orchestrator.views.dashboard.lists import compare, compare_answer, history, options, part
-from orchestrator.views.dashboard.overview import open_sessions, outlook_of, overview
+from orchestrator.views.dashboard.lists import (
+    compare,
+    compare_answer,
+    history,
+    open_sessions,
+    options,
+    outlook_of,
+    overview,
+    part,
+)
 from orchestrator.views.dashboard.site import DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.live.overview import LiveRun
@@ -43,8 +51,7 @@ from orchestrator.views.tables.money import (
     totals_bars,
     totals_grid,
 )
-from orchestrator.views.tables.plan import firings_grid, schedules_grid
-from orchestrator.views.tables.progress import progress_blocks
+from orchestrator.views.tables.plan import firings_grid, progress_blocks, schedules_grid
 from orchestrator.workspace.workspace import find_workspace
 
 FIRINGS, LEDGER_ROWS = 30, 200

@@ -30,11 +30,11 @@ from orchestrator.results.documents import label
 from orchestrator.results.look import Shown, headlines, in_common, lineage, show
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Cell, Facts, Folded, Grid, Heading, Section, Text, closed, more
-from orchestrator.views.dashboard.heavy import BARS
+from orchestrator.views.dashboard.children import BARS
 from orchestrator.views.dashboard.lists import TEXT
 from orchestrator.views.live.overview import LiveRun
 from orchestrator.views.report.build import build, gpu_of
-from orchestrator.views.report.page import POLICY as REPORT_POLICY
+from orchestrator.views.report.outputs import POLICY as REPORT_POLICY
 from orchestrator.views.report.sections import sections
 from orchestrator.views.tables.compare import expected
 from orchestrator.views.tables.documents import section

@@ -17,7 +17,7 @@ from orchestrator.base.errors import FcctlError, HostFault
 from orchestrator.hosts.recover import recover
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import Target
-from orchestrator.results import telemetry
+from orchestrator.results import documents
 from orchestrator.runs.cost.machine_cost import CostSoFar, cost_so_far
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import UNREADABLE, broken, new_link, saved_plan
@@ -214,6 +214,6 @@ def _show(known: _Known, **changes: Any) -> None:
 
 def _load(sample: dict[str, Any]) -> float:
     """Percent: of the GPU that works most, else of the CPU."""
-    series = telemetry.of([{**sample, "time": 0.0}])
+    series = documents.of([{**sample, "time": 0.0}])
     values = series.samples[0].values if series.samples else {}
     return values.get("util_pct", values.get("cpu_pct", 0.0))

@@ -11,11 +11,22 @@ from orchestrator.base.errors import plural
 from orchestrator.base.sanitize import clean
 from orchestrator.results.tuning import Control, Value
 from orchestrator.views.blocks import Chart
-from orchestrator.views.report.drawing import MAX_ROWS, SERIES, WIDTH, Spec, colour, layer, nominal, numeric, scaled
-from orchestrator.views.report.machine_charts import rooflines, stalls, telemetry
-from orchestrator.views.report.model import Report, Row, Table
+from orchestrator.views.report.machine_charts import (
+    MAX_ROWS,
+    SERIES,
+    WIDTH,
+    Spec,
+    colour,
+    layer,
+    nominal,
+    numeric,
+    rooflines,
+    scaled,
+    stalls,
+    telemetry,
+)
+from orchestrator.views.report.model import Report, Row, Table, Tuned, curve_name
 from orchestrator.views.report.shapes import heat_maps
-from orchestrator.views.report.tuning import Tuned, curve_name
 
 HEIGHT = 180
 #: Trials after which the numbers beside the picture are given.

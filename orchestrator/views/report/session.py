@@ -22,7 +22,7 @@ from orchestrator.views.figures import commit_text, duration, minute, usd
 from orchestrator.views.report.build import build
 from orchestrator.views.report.words import Levers
 from orchestrator.views.report.words import levers as levers_of
-from orchestrator.views.tables.progress import gap_text, target_text, value_text
+from orchestrator.views.tables.plan import gap_text, target_text, value_text
 from orchestrator.views.tables.run import reason
 from orchestrator.views.tables.runs import against, by_job, compared, time_text
 from orchestrator.workspace.workspace import Workspace

@@ -9,7 +9,7 @@ from dataclasses import replace
 from orchestrator.base.errors import plural
 from orchestrator.views.blocks import Cell, Chart, Grid
 from orchestrator.views.figures import microseconds, significant, unit_name
-from orchestrator.views.report.drawing import WIDTH, Spec, colour, layer, nominal, numeric, scaled
+from orchestrator.views.report.machine_charts import WIDTH, Spec, colour, layer, nominal, numeric, scaled
 from orchestrator.views.report.model import Report, Row, Table
 
 #: Kernels and shapes of one picture or table.

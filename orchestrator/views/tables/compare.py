@@ -17,10 +17,9 @@ from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.look import MISSION
 from orchestrator.results.store.rows import gpu_name
-from orchestrator.views.blocks import Bar, Bars, Block, Cell, Folded, Grid, Text, more
+from orchestrator.views.blocks import Bar, Bars, Block, Cell, Folded, Grid, Text, apart, more
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import difference, kind, microseconds, percent, unit_name
-from orchestrator.views.kernel_names import apart
 from orchestrator.views.table import show, show_blocks
 
 #: Rows of benchmarks, facts of a section, and facts of a section that is in the order of how far they moved.

@@ -16,7 +16,7 @@ from orchestrator.results.compare.history import Change, Record, Series, Trend, 
 from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Picture, Text, more
 from orchestrator.views.figures import microseconds, minute, sparkline, speed, unit_name
-from orchestrator.views.report.drawing import WIDTH, Spec, colour, layer, numeric, scaled
+from orchestrator.views.report.machine_charts import WIDTH, Spec, colour, layer, numeric, scaled
 from orchestrator.views.table import show, show_blocks
 
 #: Series shown in full on a terminal; one line for each further one.

@@ -26,8 +26,8 @@ from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Heading, Text, more
 from orchestrator.views.blocks import Line as Row
 from orchestrator.views.figures import age, commit_text, duration, gate_value, usd
-from orchestrator.views.report.profiles import profile_blocks, profiled
-from orchestrator.views.report.tuning import proven
+from orchestrator.views.report.build import profile_blocks, profiled
+from orchestrator.views.report.model import proven
 from orchestrator.views.table import line, mark, rendered, show, show_blocks, unbroken
 from orchestrator.views.tables.documents import section
 from orchestrator.views.tables.money import EMULATED, cost_section
@@ -158,7 +158,7 @@ def _blocks(
         yield from (Heading("Steps"), Grid(("",) * 4, tuple(rows), numbers=(2,), fold=(3,)))
     for document in documents.items:
         if document is next(iter(documents.of("benchmark")), None):
-            from orchestrator.views.tables.benchmark import benchmark  # not for what measured nothing
+            from orchestrator.views.tables.documents import benchmark
 
             yield from (Heading("Benchmark"), *benchmark(Shown(record, folder, documents)))
         elif found := section(document):

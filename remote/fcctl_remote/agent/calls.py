@@ -198,7 +198,7 @@ class Calls:
         """The workspace's tree, for this call alone."""
         workspace = _text(params, "workspace")
         with files.locked(self.layout.tree_lock(workspace), TREE_PATIENCE_S):
-            os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.tidy
+            os.utime(self.layout.tree_lock(workspace))  # in use: see fcctl_remote.base.bundles
             yield tree.Tree(self.layout.tree(workspace), self.layout.index(workspace))
 
     def _known(self, params: Mapping[str, Any]) -> RunLayout:

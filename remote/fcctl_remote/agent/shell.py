@@ -34,8 +34,7 @@ def shell(layout: Layout, runner: list[str], words: list[str]) -> int:
     """Becomes the user's shell with CUDA, the Python of the steps and ``fcctl-host``; called by a login shell. With
     ``--gpu-log``, starts the tmux session ``gpu`` first, if there is none. ``--python``, the last word but one, is as
     ``python`` of a run's plan."""
-    from fcctl_remote.probe.environment import resolve_environment
-    from fcctl_remote.probe.pythons import activated
+    from fcctl_remote.probe.environment import activated, resolve_environment
 
     env = {**os.environ, **(activated(words[-1], os.environ) if "--python" in words[-2:] else {})}
     env.update(resolve_environment(env, layout.root))

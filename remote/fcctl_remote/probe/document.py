@@ -18,7 +18,7 @@ from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.base.programs import ask, which
 from fcctl_remote.base.text import one_line
-from fcctl_remote.probe import checks, gpu, host, pythons
+from fcctl_remote.probe import checks, environment, gpu, host
 from fcctl_remote.probe.checks import SECTIONS
 from fcctl_remote.probe.environment import apply_facts, find_facts, key_of, load_facts
 from fcctl_remote.wire import SCHEMA_VERSION
@@ -126,7 +126,7 @@ def _torch(python: str, torch_file: str | None, env: Mapping[str, str]) -> dict[
     ``install``: without torch, the command that gives it to this Python."""
     facts: dict[str, Any] = {"python": python, "version": None, "cuda_version": None, "cuda_available": False}
     if torch_file is None:
-        return {**facts, "install": pythons.install(python, ["torch"], env)}
+        return {**facts, "install": environment.install(python, ["torch"], env)}
     answer, done = ask(python, _ASK_TORCH, TORCH_TIMEOUT_S, env)
     if answer:
         return {**facts, **answer}

@@ -11,7 +11,7 @@ from typing import Any
 
 from fcctl_remote.base import hostfacts
 from fcctl_remote.base.programs import run, which
-from fcctl_remote.probe import docker, gpu, pythons
+from fcctl_remote.probe import docker, environment, gpu
 from fcctl_remote.probe.checks import version_of
 from fcctl_remote.wire import Needs
 
@@ -106,7 +106,7 @@ def check_needs(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _has(tool: str, env: Mapping[str, str]) -> bool:
     if tool == "torch":
-        answer = pythons.ask(env.get("FCCTL_PYTHON") or "python3", env)
+        answer = environment.ask(env.get("FCCTL_PYTHON") or "python3", env)
         return answer is not None and isinstance(answer.get("torch"), str)
     if tool == "cxx":
         return cxx(env) is not None

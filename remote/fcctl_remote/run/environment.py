@@ -17,7 +17,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout, StepLayout
 from fcctl_remote.base.programs import ask, run, which
-from fcctl_remote.probe import docker, pythons
+from fcctl_remote.probe import docker, environment
 from fcctl_remote.probe.environment import apply_facts, resolve_environment
 from fcctl_remote.record import Any
 from fcctl_remote.wire import Refusal
@@ -48,7 +48,7 @@ def for_run(
     """The part all steps of a run share."""
     base: dict[str, str] = {**_base(run), **plan.env}
     if plan.python and "FCCTL_PYTHON" not in plan.env:
-        base.update(pythons.activated(plan.python, base))
+        base.update(environment.activated(plan.python, base))
     try:
         resolved = resolve_environment(base, layout.root)
     except Exception as error:  # noqa: BLE001 - a machine we cannot make out may still build and test
@@ -279,7 +279,7 @@ def _search_python(env: Mapping[str, str], needs: Mapping[str, Any]) -> tuple[st
     least = [int(part) for part in str(needs.get("python", "3.9")).split(".")]
     old: list[tuple[str, str]] = []
     lacking: list[tuple[str, str]] = []
-    for python in pythons.candidates(env):
+    for python in environment.candidates(env):
         answer, _ = ask(python, _ASK_MODULES % (needs.get("modules", []),), SEARCH_ASK_S, env)
         if answer and answer["version"] < least:
             old.append((python, "is Python %d.%d" % tuple(answer["version"])))
@@ -299,7 +299,7 @@ def _no_python(needs: Mapping[str, Any], tried: list[tuple[str, str]], env: Mapp
     if tried:
         message += "\n" + "\n".join("%s %s" % one for one in tried[:8])
     if tried and tried[0][1].startswith("has no"):
-        hint = "on that machine: %s" % pythons.install(tried[0][0], modules, env)
+        hint = "on that machine: %s" % environment.install(tried[0][0], modules, env)
     else:
         hint = "install such a Python on the machine, and set FCCTL_PYTHON to it in `env` of the target"
     return message, hint

@@ -148,7 +148,7 @@ class Supervisor(RunControl):
 
             stop_soon(self.layout, self.run.run_id, self.plan.idle_stop_s - self._idle_before_the_end())
         if HostLock.is_free(self.layout):  # deleting disturbs no run
-            from fcctl_remote.base.tidy import tidy
+            from fcctl_remote.base.bundles import tidy
 
             tidy(self.layout)
         return outcome.exit_code

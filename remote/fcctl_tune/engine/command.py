@@ -26,7 +26,7 @@ from fcctl_tune.search.spec import Spec
 from fcctl_tune.search.study import Study
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import hosts, settings
+from fcctl_tune.workers import hosts, membership
 from fcctl_tune.workers.cluster import Cluster
 from fcctl_tune.workers.hosts import print_line, this_machine
 from fcctl_tune.workers.membership import is_name
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--work",
         metavar="DIR",
-        default=settings.WORK,
+        default=membership.WORK,
         help="folder for builds, kept between searches (default: %(default)s)",
     )
     add("--trials", type=int, metavar="N", help="number of trials")
@@ -210,7 +210,7 @@ class Run:
         except OSError as error:
             problem = "%s: %s" % (error.filename, error.strerror)
             raise MissingDependency(problem, "choose another folder: --out") from None
-        self._lock = settings.claim(self.work)
+        self._lock = membership.claim(self.work)
 
     def _made(
         self, study: Study, cluster: Cluster, trial_spec: TrialSpec, on_record: Callable[[TrialRecord], None]

@@ -18,7 +18,7 @@ from fcctl_remote.base.text import one_line
 from fcctl_remote.gates import evaluate as gates
 from fcctl_tune.errors import Failed
 from fcctl_tune.search.records import Trial
-from fcctl_tune.trial import process, reading, serve, tasks
+from fcctl_tune.trial import folder, process, serve, tasks
 from fcctl_tune.trial.tasks import TrialSpec
 
 #: Seconds after which the default is timed again: clocks and neighbours change.
@@ -216,13 +216,13 @@ class Slot:
     def _benched(self, trial: Trial, env: Mapping[str, str], directory: str) -> List[float]:
         metric = self.trial_spec.metric
         log = self.trial_spec.log(trial, "bench")
-        for path in reading.present(metric.file, env, directory):
+        for path in folder.present(metric.file, env, directory):
             os.unlink(path)  # an older figure
         outcome = process.run(self.trial_spec.bench, env, directory, log, self.trial_spec.timeouts.bench)
         if outcome.reason is not None:
             raise Failed(tasks.state_of("bench", outcome), tasks.explained(outcome, log, env["TUNE_OUT"]))
-        (path, *_) = reading.matching(metric.file, env, directory, log)
-        document = reading.read_document(metric.reader, path, env)
+        (path, *_) = folder.matching(metric.file, env, directory, log)
+        document = folder.read_document(metric.reader, path, env)
         if document["kind"] == "metrics":  # also by their own names: metrics.us
             document = {**_lists(document["metrics"]), **document["metrics"], **document}
         context = {document["kind"]: document, "params": dict(trial.params), "env": env}

@@ -23,7 +23,7 @@ from fcctl_tune.errors import Failed, SpecError, is_of_machine
 from fcctl_tune.search.records import Trial
 from fcctl_tune.search.space import Space
 from fcctl_tune.search.spec import Spec, Stage
-from fcctl_tune.trial import process, reading
+from fcctl_tune.trial import folder, process
 from fcctl_tune.trial.folder import SourceDirectory, TrialDirectory, beside
 from fcctl_tune.trial.process import Outcome
 
@@ -104,7 +104,7 @@ class TrialSpec(Spec):
             yield SourceDirectory(self.cwd)
             return
         with contextlib.ExitStack() as ending:
-            if not all(map(reading.is_own, patterns)):
+            if not all(map(folder.is_own, patterns)):
                 ending.enter_context(files.locked(os.path.join(self.folder, phase + ".lock")))
             try:
                 directory = ending.enter_context(
@@ -182,7 +182,7 @@ def build_default_soon(trial_spec: TrialSpec, space: Space) -> None:
 
 
 def _build(trial_spec: TrialSpec, trial: Trial, out: str, started: float) -> Built:
-    known = files.read_object(os.path.join(out, reading.BUILT))
+    known = files.read_object(os.path.join(out, folder.BUILT))
     if known is not None and known.get("state") in ("", "gate_failed"):
         return Built(known["state"], str(known.get("reason", "")), time.monotonic() - started, cached=True)
     remove_tree(out)
@@ -196,7 +196,7 @@ def _build(trial_spec: TrialSpec, trial: Trial, out: str, started: float) -> Bui
         state, reason = failed.state, failed.reason
     if state in ("", "gate_failed"):
         entry = files.to_json({"state": state, "reason": reason, "params": dict(trial.environment)})
-        files.write_atomic(os.path.join(out, reading.BUILT), entry, durable=False)
+        files.write_atomic(os.path.join(out, folder.BUILT), entry, durable=False)
     return Built(state, reason, time.monotonic() - started)
 
 
@@ -210,7 +210,7 @@ def carry_out(
     yields = phase == "build" and trial.number > 0  # to timings, and to the default's build
     with trial_spec.directory(trial, phase, [spec.file for spec in stage.collect]) as directory:
         if phase == "check":
-            reading.forget([spec.file for spec in stage.collect], env, directory.path)
+            folder.forget([spec.file for spec in stage.collect], env, directory.path)
         outcome = process.run(stage.run, env, directory.path, log, timeout_s, yields)
         if outcome.reason is not None:
             raise Failed(state_of(phase, outcome), explained(outcome, log, env["TUNE_OUT"], phase == "build"))
@@ -239,7 +239,7 @@ def _evaluate_gates(stage: Stage, phase: str, trial: Trial, env: Mapping[str, st
     if not (stage.gates or stage.collect):
         return
     try:
-        context = reading.gathered(stage, env, directory, log)
+        context = folder.gathered(stage, env, directory, log)
     except Failed as failed:
         raise Failed(UNREADABLE[phase], failed.reason) from None
     for spec in stage.gates:
@@ -294,12 +294,12 @@ def source_identity(cwd: str, skip: Sequence[str], record: str) -> str:
 
 def _listing(cwd: str, skip: Sequence[str]) -> Iterator[Tuple[str, List[int]]]:
     remaining = MAX_SOURCES
-    for folder, folders, names in os.walk(cwd):
+    for place, folders, names in os.walk(cwd):
         folders[:] = sorted(
-            f for f in folders if not f.startswith(".") and f != "__pycache__" and os.path.join(folder, f) not in skip
+            f for f in folders if not f.startswith(".") and f != "__pycache__" and os.path.join(place, f) not in skip
         )
         for name in sorted(names):
-            path = os.path.join(folder, name)
+            path = os.path.join(place, name)
             facts = _facts(path)
             if facts is not None and remaining:
                 remaining -= 1

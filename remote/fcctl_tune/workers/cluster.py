@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from fcctl_tune.errors import MissingDependency, TuneError
 from fcctl_tune.trial import process
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import membership, settings
+from fcctl_tune.workers import membership
 from fcctl_tune.workers.hosts import CallFailed, Host, WorkerPool, resource
 from fcctl_tune.workers.membership import CONTROL, Membership
 
@@ -153,10 +153,10 @@ class Cluster(Calls):
     def __enter__(self) -> Cluster:
         """Start the workers' processes, which import meanwhile."""
         try:
-            self._pem = settings.certificate()
+            self._pem = membership.certificate()
             if self._pem is None:
                 self.notice("openssl is not installed: the search's workers use loopback without encryption")
-            folder = self._ending.enter_context(settings.for_workers(self.trial_spec.folder))
+            folder = self._ending.enter_context(membership.for_workers(self.trial_spec.folder))
             self._pool = WorkerPool(self.host, folder, trial_spec=self.trial_spec)
             self._ending.callback(self._pool.end)
             self._pool.launch()
@@ -172,11 +172,11 @@ class Cluster(Calls):
         """Start the scheduler, wait for every worker of this machine, and admit other hosts. Raises: TuneError: Dask is
         missing, or the workers do not start."""
         ttl = {"distributed.scheduler.worker-ttl": "60s"} if self.offer else {}  # for a host that fell silent
-        self._ending.enter_context(settings.applied(**ttl))
+        self._ending.enter_context(membership.applied(**ttl))
         from distributed import Client
         from distributed import LocalCluster as Scheduler
 
-        security = settings.security(self._pem)
+        security = membership.security(self._pem)
         scheduler = Scheduler(  # type: ignore[no-untyped-call]  # Dask is half typed
             n_workers=0, host="127.0.0.1", protocol="tls://" if security else "tcp://", security=security,
             dashboard_address=None, silence_logs=False,

@@ -21,7 +21,7 @@ from fcctl_tune.errors import MissingDependency, TuneError, exit_code_of
 from fcctl_tune.search.spec import Spec
 from fcctl_tune.trial import tasks
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import hosts, membership, settings
+from fcctl_tune.workers import hosts, membership
 from fcctl_tune.workers.cluster import MEMBER
 from fcctl_tune.workers.hosts import WorkerPool, print_line, this_machine
 from fcctl_tune.workers.membership import PATIENCE_S, Join
@@ -46,7 +46,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     add = parser.add_argument
     add("--join", required=True, metavar="FILE", help="file with the search's address; may be written later")
     add("--spec", metavar="FILE", help="the search's specification: its default configuration is built while waiting")
-    add("--work", metavar="DIR", default=settings.WORK, help="folder for builds (default: %(default)s)")
+    add("--work", metavar="DIR", default=membership.WORK, help="folder for builds (default: %(default)s)")
     options = parser.parse_args(argv)
     if not membership.is_name(options.host):
         parser.error("--host must be a name of at most 63 letters, digits and ._-")
@@ -70,7 +70,7 @@ class Member:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGHUP, lambda *_: None)
-        self._lock = settings.claim(self.work)
+        self._lock = membership.claim(self.work)
         host = this_machine(self.options.host)
         self.host = dataclasses.replace(host, sms=hosts.multiprocessors(host.devices[0]))
         skip = (self.work, os.environ.get("FCCTL_OUT", ""), os.environ.get("FCCTL_ARTIFACTS", ""))
@@ -96,7 +96,7 @@ class Member:
         print_line("%s: %s; waiting for the search" % (self.host.name, self.host.outline()))
         pause = 0.0
         while True:
-            with settings.for_workers(self.work) as folder:
+            with membership.for_workers(self.work) as folder:
                 pool = self._pool(folder)
                 try:
                     pool.launch()  # its workers import meanwhile

@@ -21,7 +21,7 @@ from typing import Any, Dict, List, NoReturn, Optional
 
 from fcctl_remote.base.text import one_line
 from fcctl_tune.trial import process, slot
-from fcctl_tune.workers import membership, settings
+from fcctl_tune.workers import membership
 from fcctl_tune.workers.cluster import MEMBER
 from fcctl_tune.workers.hosts import resource
 
@@ -53,7 +53,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         with open(options.trial_spec, "rb") as stream:
             slot.Slot.here(pickle.load(stream)).begin()  # noqa: S301 - from the parent process
     threading.Thread(target=_end_with_stdin, args=(told := Future[bytes](),), daemon=True).start()
-    with settings.applied():
+    with membership.applied():
         return asyncio.run(_serve(options, **json.loads(told.result())))
 
 
@@ -82,7 +82,7 @@ async def _serve(options: argparse.Namespace, address: str, pem: Optional[str]) 
     worker = Worker(
         address, name=options.name, host="127.0.0.1", nthreads=max(options.gpu, options.cpu), memory_limit=0,
         resources={resource(slot, options.host): count for slot, count in slots.items()}, dashboard=False,
-        local_directory=options.folder, security=settings.security(pem), death_timeout=START_S, **more,
+        local_directory=options.folder, security=membership.security(pem), death_timeout=START_S, **more,
     )  # fmt: skip
     if member is None:
         async with worker:

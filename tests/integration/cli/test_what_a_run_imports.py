@@ -43,7 +43,7 @@ entry()
 BEFORE_LOGIN = """
     app
     base.clock base.errors base.files base.log_file base.models base.observer base.run_id base.safe_paths base.sanitize
-    base.threads base.times base.toml
+    base.toml
     cli.context cli.entry cli.failures cli.interrupts cli.launching cli.main cli.verbs.run
     machines.cache machines.connect.reconnect machines.connect.ssh.auth
     machines.connect.ssh.config machines.connect.ssh.connection
@@ -57,12 +57,12 @@ BEFORE_LOGIN = """
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
-    base.git base.journal base.json_text base.yaml_lines hosts.recover leases.session_files machines.cloud_api
-    machines.connect.agent machines.connect.bootstrap machines.connect.framing machines.connect.batches
+    base.git base.journal base.json_text base.yaml_lines hosts.recover leases.session_files
+    machines.connect.agent machines.connect.bootstrap machines.connect.framing
     machines.host_api machines.shutdown_timer money.prices.rates providers.registry results.records results.store.active
     results.store.index results.store.intake results.store.names results.store.rows results.store.store results.timings
     runs.actions runs.job.files runs.job.gate_fields runs.job.job runs.job.plan runs.job.prepare runs.job.saved_plan
-    runs.job.secrets runs.lifecycle runs.local_steps runs.machine.left_on runs.record runs.reopen runs.run runs.services
+    runs.lifecycle runs.local_steps runs.machine.left_on runs.record runs.reopen runs.run runs.services
     runs.source.api runs.source.git runs.transfer
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,

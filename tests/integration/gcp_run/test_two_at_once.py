@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from orchestrator.emulator.service import Service
+from orchestrator.emulator.server import Service
 from tests.support.cloud_workspace import CloudWorkspace
 from tests.support.waiting import wait_for
 

@@ -16,7 +16,7 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.base.tree import tree_digest
 from orchestrator.base.errors import HostUnusable, LinkLost
-from orchestrator.machines.connect import batches, rsync
+from orchestrator.machines.connect import framing, rsync
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.host_api import HostSession, Transfer
@@ -40,14 +40,14 @@ Connect = Callable[[Target], AgentSession]
 
 @pytest.fixture(params=["rsync or calls", "inline"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(batches, "INLINE_FILES", 100 if request.param == "inline" else -1)
+    monkeypatch.setattr(framing, "INLINE_FILES", 100 if request.param == "inline" else -1)
     return str(request.param)
 
 
 @pytest.fixture(autouse=True)
 def none_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of these are about rsync and several calls, however small the files."""
-    monkeypatch.setattr(batches, "INLINE_FILES", -1)
+    monkeypatch.setattr(framing, "INLINE_FILES", -1)
 
 
 @pytest.fixture

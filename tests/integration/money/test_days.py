@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.clock import SystemClock, iso
+from orchestrator.base.clock import SystemClock, iso, zone
 from orchestrator.base.files import user_folder
-from orchestrator.base.times import zone
 from orchestrator.money import firings
 from orchestrator.money.totals import start_of_day, start_of_month
 from orchestrator.results.records import CostLine, CostRecord

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.times import zone
+from orchestrator.base.clock import zone
 from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, machine_by_hand, napping
 

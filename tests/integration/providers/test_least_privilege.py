@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.emulator.service import ROUTES
+from orchestrator.emulator.server import ROUTES
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH
 from tests.integration.providers.conftest import World, rid
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.base.files import user_folder
 from orchestrator.schedules.due import Firing
 from orchestrator.schedules.fire import FiringRecords
 from orchestrator.schedules.os_scheduler import Entry
 from tests.support.command import run_fcctl
+from tests.support.money_world import World
 from tests.support.shadows import shadow_stdlib
 from tests.support.waiting import wait_for
 
@@ -156,3 +158,14 @@ def test_what_cannot_work_is_not_written_down(
     error = fcctl("schedule", "add", "n", "--job", "hello", "--on", "local", *arguments, code=code)["error"]
     assert error["message"]
     assert (tmp_path / "ws" / "fcctl.toml").read_text() == before
+
+
+def test_a_tick_books_what_the_ledger_could_not_take_at_a_run_s_end(fcctl: Callable[..., Any], tmp_path: Path) -> None:
+    """Else it would count with all that was reserved for it, in its schedule's month."""
+    world = World(tmp_path / "ws", user_folder("state"))
+    run = world.begun(1.0)
+    run.active.complete(world.record(run, 0.1))
+    assert list(world.in_the_book()) == [run.run_id]
+    fcctl("schedule", "tick")
+    assert world.in_the_book() == {}
+    assert [usage.cost.usd for _, usage in world.book.state().runs().values()] == [0.1]

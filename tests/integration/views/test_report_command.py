@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
-from orchestrator.views.report.page import find_chromium
+from orchestrator.views.report.outputs import find_chromium
 from tests.browser.conftest import slower
 from tests.support import reference_run
 from tests.support.stores import completed

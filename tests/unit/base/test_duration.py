@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote.base import durations
-from orchestrator.base import times
+from orchestrator.base import clock
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_what_is_no_duration(text: object) -> None:
 
 @given(st.integers(1, int(durations.LONGEST_S)))
 def test_printed_durations_read_back(seconds: int) -> None:
-    assert durations.seconds(times.text(seconds)) == seconds
+    assert durations.seconds(clock.duration_text(seconds)) == seconds

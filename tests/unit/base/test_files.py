@@ -300,3 +300,19 @@ def test_a_full_disk_keeps_nobody_from_owning_a_run(tmp_path: Path) -> None:
         assert lock is not None
         assert OwnerLock.take(tmp_path / "lock", 5.0) is None
     lock.release()
+
+
+@pytest.mark.parametrize("write", ["here", "on the host"])
+def test_what_is_to_last_is_flushed_and_what_is_not_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    flushed: list[str] = []
+    for module in (files, host_files):
+        monkeypatch.setattr(module, "flush", lambda _: flushed.append("file"))
+        monkeypatch.setattr(module, "sync_folder", lambda _: flushed.append("folder"))
+    for durable in (False, True):
+        if write == "here":
+            files.write_atomic(tmp_path, "a", b"x", durable=durable)
+        else:
+            host_files.write_atomic(str(tmp_path / "a"), b"x", durable=durable)
+        assert flushed == ["file", "folder"] * durable

@@ -1,4 +1,4 @@
-"""extended.cu without a GPU: windows, softcap, ALiBi, and packed sequences, on both of its tilings."""
+"""extended.cu without a GPU: windows, softcap, ALiBi, and packed sequences, on each of its tilings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
 
 pytestmark = [pytest.mark.group("extended"), pytest.mark.full]
-TILING = (1, 2)
+#: For all calls, and the one for windows and packed sequences alone.
+TILING, WINDOWED = (1, 2), 3
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +57,16 @@ def judge(out: torch.Tensor, right: roundings.Expected) -> None:
 WINDOWS = [(0, 0), (5, -1), (-1, 3), (64, 64), (63, 0), (130, 1), (1000, 1000), (-1, -1)]
 
 
-@pytest.mark.parametrize("tiling", TILING)
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("tiling", [*TILING, WINDOWED])
 @pytest.mark.parametrize("causal", [0, 1, LOWER_RIGHT], ids=["full", "causal", "lower right"])
-def test_windows(library: ctypes.CDLL, causal: int, tiling: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows(library: ctypes.CDLL, causal: int, tiling: int, D: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one key and wider than all; fewer queries than keys and more, so that some rows see none."""
     lengths = [(70, 70), (1, 200), (150, 40), (40, 201)]
     for seed, window in enumerate(WINDOWS):
         monkeypatch.setenv("CUDA_ON_CPU_SEED", str(seed))  # odd: copies come late
         S_q, S_kv = lengths[seed % 4]
-        tensors = inputs.draw(Shape(1, 2, S_q, 64, S_kv, 1), seed, "cpu")
+        tensors = inputs.draw(Shape(1, 2, S_q, D, S_kv, 1), seed, "cpu")
         scores = Scores(window)
         out = launched(library, tensors, scores, causal=causal, tiling=tiling)
         judge(out, expected(*tensors, causal=causal, scores=scores))
@@ -108,7 +110,7 @@ def test_without_any_of_it_the_masked_loop_is_the_flagships(library: ctypes.CDLL
         judge(launched(library, tensors, Scores(), causal=causal), expected(*tensors, causal=causal))
 
 
-@pytest.mark.parametrize("tiling", TILING)
+@pytest.mark.parametrize("tiling", [*TILING, WINDOWED])
 @pytest.mark.parametrize("causal", [0, LOWER_RIGHT], ids=["full", "lower right"])
 def test_packed_sequences(library: ctypes.CDLL, causal: int, tiling: int) -> None:
     """Empty ones, with queries and no keys, keys and no queries; of one row; longer than a tile."""
@@ -116,7 +118,8 @@ def test_packed_sequences(library: ctypes.CDLL, causal: int, tiling: int) -> Non
     queries, keys = (0, 5, 1, 130, 7, 64), (9, 0, 300, 130, 64, 3)
     q, k, v = (torch.randn(1, h, sum(n), 64).half() for h, n in ((4, queries), (2, keys), (2, keys)))
     starts = [torch.tensor([0, *n]).cumsum(0).int() for n in (queries, keys)]
-    for scores in (Scores(), Scores((50, 2), 5.0, torch.rand(6, 4))):
+    changed = Scores((50, 2)) if tiling == WINDOWED else Scores((50, 2), 5.0, torch.rand(6, 4))
+    for scores in (Scores(), changed):
         out = launched(
             library, (q, k, v), scores, causal=causal, tiling=tiling, B=6, S_q=max(queries), S_kv=max(keys),
             starts_q=starts[0].data_ptr(), starts_k=starts[1].data_ptr(),
@@ -162,7 +165,10 @@ def test_what_it_does_not_take(library: ctypes.CDLL) -> None:
         {"D": 96},
         {"H_kv": 3},
         {"S_kv": 0},
-        {"tiling": 3},
+        {"tiling": 4},
+        {"tiling": WINDOWED, "softcap": 1.0},
+        {"tiling": WINDOWED, "slopes": 16},
+        {"tiling": WINDOWED, "mask": 16},
         {"dtype": 2},
         {"softcap": -1.0},
         {"starts_q": 16},

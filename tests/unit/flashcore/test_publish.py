@@ -187,11 +187,20 @@ def test_shapes_that_differ_in_keys_alone_are_told_apart_and_each_method_is_name
     bench = benchmark("fused", 8.0)
     shape = {"B": 1, "H": 32, "S": 1, "D": 128, "S_kv": 4096, "H_kv": 8}
     rows = [{**row("1,32:8,1:4096,128", 7.0), "shape": shape}, {**row("1,32:8,1:1024,128", 5.0), "shape": shape}]
-    document = {**bench, "benchmarks": [*bench["benchmarks"], *rows], "method_version": 4}
+    flex = {
+        "benchmark": "1,32:8,1:1024,128", "against": "1,32:8,1:1024,128/torch-flex",
+        "ratio": 0.9, "ci_low": 0.88, "ci_high": 0.91,
+    }  # fmt: skip
+    document = {
+        **bench, "benchmarks": [*bench["benchmarks"], *rows], "comparisons": [*bench["comparisons"], flex],
+        "method_version": 4,
+    }  # fmt: skip
     (run / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(document))
     published(run, docs, tmp_path)
     text = docs.read_text()
     assert [cells(text, f"1,32:8,1:{keys},128", "`fused`")[1] for keys in (4096, 1024)] == ["7.00", "5.00"]
+    assert [len(cells(text, f"1,32:8,1:{keys},128", "`fused`")) for keys in (4096, 1024)] == [9, 10]
+    assert cells(text, "1,32:8,1:1024,128", "`fused`")[8] == "0.90 [0.88, 0.91]"
     assert "method 2 and 4. Runs:" in text
 
 

@@ -93,6 +93,7 @@ def test_every_zone_and_price_model_that_a_start_may_end_in_is_there_in_its_orde
         ("europe-west4-a", "on_demand"),
     ]
     assert made.choices[0].price.usd == pytest.approx(0.423956)
+    assert made.as_json()["spot"]["on_demand_usd_per_hour"] == pytest.approx(0.706832)
     assert made.worst_usd == max(choice.worst_usd for choice in made.choices) == made.choices[3].worst_usd
 
 

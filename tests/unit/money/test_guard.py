@@ -110,6 +110,8 @@ def test_a_budget_that_buys_too_little_to_begin_with_is_refused() -> None:
     with pytest.raises(BudgetError, match=r"\$0\.0001 pays for 0 seconds of box"):
         refuse_useless(planned(there, 30, 0.72, 0.0001), 1.0)
     refuse_useless(planned(there, 30, 0.72, 0.01), 1.0)
+    with pytest.raises(BudgetError, match="pays for 45 seconds of box"):
+        refuse_useless(planned(there, 30, 0.72, 0.01), 50.5)
 
 
 def test_a_free_machine_is_never_ended() -> None:

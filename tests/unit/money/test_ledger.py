@@ -75,8 +75,12 @@ def run(
             [("boot", 90), ("stop", 10)],
         ),
         ([run(START, {"bench": 500})], [sighting(seen=START + 10)], [("bench", 500)]),  # it is on: runs know more
+        (
+            [run(START, {"boot": 0.25, "bench": 0.5}, started=START)], [sighting(stopped=START + 90)],
+            [("boot", 0.25), ("bench", 0.5), ("idle", 89.25)],
+        ),
     ],
-    ids=["idle", "a minute", "short ones", "two starts", "no machine known", "on"],
+    ids=["idle", "a minute", "short ones", "two starts", "no machine known", "on", "under a second"],
 )  # fmt: skip
 def test_what_each_second_went_into(
     runs: list[RunRecord], words: list[UsageRecord], lines: list[tuple[str, float]]

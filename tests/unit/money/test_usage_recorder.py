@@ -196,3 +196,21 @@ def test_the_stop_of_a_start_that_never_ran_does_not_end_the_start_before(
 def test_when_a_machine_is_off_by_its_own_account(seen: Machine, stopped: float | None) -> None:
     record = usage_of(TARGET, seen, listed(), T + 700)
     assert (record.started, record.stopped, record.seen, record.usd_per_hour) == (T, stopped, T + 700, 0.72)
+
+
+def test_a_start_keeps_the_price_that_it_had(recorder: UsageRecorder, file: SpendingBook) -> None:
+    """Its machine was resized since, or the target has another price by now."""
+    recorder.record_machine(TARGET, machine())
+    recorder.record_machine(TARGET.model_copy(update={"usd_per_hour": 7.2}), OFF)
+    (start,) = file.state().starts()
+    assert (start.stopped, start.usd_per_hour) == (T + 600, 0.72)
+    later = machine(started=T + 900)
+    recorder.record_machine(TARGET.model_copy(update={"usd_per_hour": 7.2}), later)
+    assert [one.usd_per_hour for one in file.state().starts()] == [0.72, 7.2]
+
+
+def test_a_start_that_had_no_price_gets_one(recorder: UsageRecorder, file: SpendingBook) -> None:
+    file.add_usage(usage_of(TARGET, machine(), listed(), T).model_copy(update={"usd_per_hour": None}))
+    recorder.record_machine(TARGET, OFF)
+    (start,) = file.state().starts()
+    assert start.usd_per_hour == 0.72

@@ -16,7 +16,7 @@ import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.agent.calls import Calls
-from fcctl_remote.base import bundles, tidy
+from fcctl_remote.base import bundles
 from fcctl_remote.base.bundles import CONTENTS, Bundles
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.run import environment
@@ -95,7 +95,7 @@ def test_old_ones_go_but_none_that_is_used(layout: Layout) -> None:
         os.utime(folder / f"{digest}.zip", (when, when))
     with Bundles(layout).in_use(digests[0]):
         os.utime(folder / f"{digests[0]}.zip", (1.0, 1.0))
-        tidy.tidy(layout)
+        bundles.tidy(layout)
     assert {path.stem for path in folder.glob("*.zip")} == {digests[0], *digests[3:]}
     assert {path.stem for path in folder.glob("*.d")} == {digests[0]}
 
@@ -128,7 +128,7 @@ def test_a_machine_without_such_a_python_is_told_what_to_install(
     content, digest = bundle({"lib.py": ""}, python="3.8", modules=["json", "no_such_module"])
     Bundles(layout).take(digest, len(content), 0, content)
     env = dict(os.environ)
-    monkeypatch.setattr(environment.pythons, "candidates", lambda _env: iter([sys.executable]))
+    monkeypatch.setattr(environment.environment, "candidates", lambda _env: iter([sys.executable]))
     lacking = furnished(layout, digest, env)
     message, hint = lacking
     assert f"{sys.executable} has no no_such_module" in message

@@ -449,3 +449,20 @@ def test_a_file_is_opened_as_one_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     files.write_atomic(str(tmp_path / "other"), b"[1]")
     assert files.read_object(str(tmp_path / "other")) is None
+
+
+def test_a_write_takes_the_reserve_unless_it_says_otherwise(tmp_path: Path) -> None:
+    reserve, full = files.DiskReserve(str(tmp_path / "reserve")), [True]
+    reserve.take()
+
+    def write() -> None:
+        if full:
+            full.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(files.DiskFull):
+        reserve.write(write, spare=True)
+    assert not reserve.spent
+    full.append(True)
+    reserve.write(write)
+    assert reserve.spent

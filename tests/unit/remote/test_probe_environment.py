@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from fcctl_remote.base import programs
-from fcctl_remote.probe import environment, gpu, host, pythons
+from fcctl_remote.probe import environment, gpu, host
 from fcctl_remote.wire import Needs
 from tests.support.scripts import script
 
@@ -201,15 +201,15 @@ def venv_with_torch(folder: Path, cuda_version: str | None) -> Path:
 @pytest.fixture
 def only_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python that runs the tests and this machine's others are no candidates: their torch may be one for CUDA."""
-    monkeypatch.setattr(pythons, "_FOLDERS", tuple(folder for folder in pythons._FOLDERS if folder[0] == "~"))
-    monkeypatch.setattr(pythons, "sys", SimpleNamespace(executable="/nonexistent/python3"))
+    monkeypatch.setattr(environment, "_FOLDERS", tuple(folder for folder in environment._FOLDERS if folder[0] == "~"))
+    monkeypatch.setattr(environment, "sys", SimpleNamespace(executable="/nonexistent/python3"))
 
 
 def test_a_python_with_torch_is_found_without_importing_it(tmp_path: Path, only_theirs: None) -> None:
     python = venv_with_torch(tmp_path / "venv", "12.9")
-    answer = pythons.ask(str(python), {"PATH": "/bin"})
+    answer = environment.ask(str(python), {"PATH": "/bin"})
     assert answer["torch"].startswith(str(tmp_path / "venv"))
-    found = pythons.best({"PATH": str(tmp_path / "none"), "HOME": str(tmp_path)}, want_cuda=True)
+    found = environment.best({"PATH": str(tmp_path / "none"), "HOME": str(tmp_path)}, want_cuda=True)
     assert (found["python"], found["torch_cuda"]) == (str(python), "12.9")
     assert any(p.endswith("site-packages") for p in found["watched"])
 
@@ -218,30 +218,30 @@ def test_where_there_is_a_gpu_a_torch_for_cuda_is_preferred(tmp_path: Path, only
     for_cpu = venv_with_torch(tmp_path / ".venv", None)
     for_cuda = venv_with_torch(tmp_path / "venvs" / "gpu", "12.9")
     env = {"PATH": str(tmp_path / "none"), "HOME": str(tmp_path), "FCCTL_PYTHON": str(for_cpu)}
-    assert pythons.best(env, want_cuda=True)["python"] == str(for_cuda)
-    assert pythons.best(env, want_cuda=False)["python"] == str(for_cpu)
+    assert environment.best(env, want_cuda=True)["python"] == str(for_cuda)
+    assert environment.best(env, want_cuda=False)["python"] == str(for_cpu)
 
 
 def test_broken_candidates_are_passed_over(tmp_path: Path) -> None:
     broken = script(tmp_path / "bin" / "python3", "echo nonsense; exit 0\n")
-    assert pythons.ask(str(broken), {}) is None
-    assert pythons.ask(str(tmp_path / "absent"), {}) is None
-    found = pythons.best({"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}, want_cuda=False)
+    assert environment.ask(str(broken), {}) is None
+    assert environment.ask(str(tmp_path / "absent"), {}) is None
+    found = environment.best({"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}, want_cuda=False)
     assert found["python"] != str(broken)
 
 
 @pytest.mark.full
 def test_a_python_that_takes_its_time_is_none_the_worse(tmp_path: Path) -> None:
     slow = script(tmp_path / "bin" / "python3", f'sleep 3.2; exec "{sys.executable}" "$@"\n')
-    assert pythons.ask(str(slow), {"PATH": os.environ["PATH"]}) is not None
+    assert environment.ask(str(slow), {"PATH": os.environ["PATH"]}) is not None
 
 
 def test_candidates_are_bounded_and_distinct(tmp_path: Path) -> None:
     for i in range(60):
         script(tmp_path / "venvs" / f"e{i}" / "bin" / "python3", "exit 1\n")
     env = {"PATH": f"{tmp_path}/venvs/e1/bin:{tmp_path}/venvs/e1/bin:/bin", "HOME": str(tmp_path)}
-    found = list(pythons.candidates(env))
-    assert len(found) == len(set(found)) <= pythons.MAX_CANDIDATES
+    found = list(environment.candidates(env))
+    assert len(found) == len(set(found)) <= environment.MAX_CANDIDATES
     assert found[0] == f"{tmp_path}/venvs/e1/bin/python3"
 
 
@@ -252,7 +252,7 @@ def test_candidates_are_bounded_and_distinct(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_where_conda_uv_pipenv_poetry_and_venv_put_environments(tmp_path: Path, folder: str) -> None:
     python = script(tmp_path / folder / "bin/python3", "exit 1\n")
-    assert str(python) in pythons.candidates({"PATH": "/nonexistent", "HOME": str(tmp_path)})
+    assert str(python) in environment.candidates({"PATH": "/nonexistent", "HOME": str(tmp_path)})
 
 
 # ------------------------------------------------------------------------------------------------ programs
@@ -372,13 +372,13 @@ def test_what_the_system_keeps_pip_out_of_gets_a_virtual_environment(tmp_path: P
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
     python = str(tmp_path / "v/bin/python3")
-    assert pythons.install(python, ["numpy", "psutil"], env) == f"{python} -m pip install numpy psutil"
+    assert environment.install(python, ["numpy", "psutil"], env) == f"{python} -m pip install numpy psutil"
     managed = script(tmp_path / "python3", "echo True\n")
-    command = pythons.install(str(managed), ["numpy"], env)
+    command = environment.install(str(managed), ["numpy"], env)
     assert command == f"{managed} -m venv --system-site-packages ~/.venv && ~/.venv/bin/pip install numpy"
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python3").symlink_to(sys.executable)
-    assert str(tmp_path / ".venv/bin/python3") in pythons.candidates(env)
+    assert str(tmp_path / ".venv/bin/python3") in environment.candidates(env)
 
 
 def test_a_tool_off_path_that_a_run_would_find_is_there_for_preflight_too(tmp_path: Path) -> None:

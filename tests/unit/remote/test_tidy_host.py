@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fcctl_remote.base import files, tidy
+from fcctl_remote.base import bundles, files
 from fcctl_remote.base.layout import Layout
 
 DAY = 86400.0
@@ -47,12 +47,12 @@ def programs(layout: Layout) -> set[str]:
 def test_programs_that_nobody_used_for_two_weeks_go_but_the_newest_three(layout: Layout) -> None:
     for letter, days in zip("abcdef", (1, 2, 13, 13.5, 15, 400), strict=True):
         program(layout, letter, days)
-    tidy.tidy(layout)
+    bundles.tidy(layout)
     assert programs(layout) == set("abcd")
     for letter, days in zip("abcd", (50, 60, 70, 80), strict=True):
         aged(Path(layout.runner) / f"{letter * 64}.pyz", days)
-    os.unlink(tidy.mark(layout))
-    tidy.tidy(layout)
+    os.unlink(bundles.mark(layout))
+    bundles.tidy(layout)
     assert programs(layout) == set("abc")
 
 
@@ -60,10 +60,10 @@ def test_a_program_in_use_stays(layout: Layout) -> None:
     names = [program(layout, letter, 100 + number) for number, letter in enumerate("abcde")]
     with (Path(layout.locks) / f"runner-{names[4]}.lock").open("w") as used:
         fcntl.flock(used, fcntl.LOCK_SH)
-        tidy.tidy(layout)
+        bundles.tidy(layout)
         assert programs(layout) == set("abce")
-    os.unlink(tidy.mark(layout))
-    tidy.tidy(layout)
+    os.unlink(bundles.mark(layout))
+    bundles.tidy(layout)
     assert programs(layout) == set("abc")
 
 
@@ -72,13 +72,13 @@ def test_what_an_interrupted_upload_left_goes_after_a_day(layout: Layout) -> Non
     old.write_bytes(b"x")
     new.mkdir()
     aged(old, 2)
-    tidy.tidy(layout)
+    bundles.tidy(layout)
     assert os.listdir(layout.runner) == [new.name]
 
 
 def test_trees_that_nobody_used_for_a_month_go(layout: Layout) -> None:
     old, new = tree(layout, "old-1", 31), tree(layout, "new-1", 29)
-    tidy.tidy(layout)
+    bundles.tidy(layout)
     assert (old.exists(), new.exists()) == (False, True)
     assert os.listdir(layout.indexes) == ["new-1.json"]
 
@@ -86,32 +86,32 @@ def test_trees_that_nobody_used_for_a_month_go(layout: Layout) -> None:
 def test_a_tree_in_use_stays(layout: Layout) -> None:
     old = tree(layout, "old-1", 90)
     with files.locked(layout.tree_lock("old-1")):
-        tidy.tidy(layout)
+        bundles.tidy(layout)
     assert old.exists()
 
 
 def test_trees_that_take_too_much_room_go_the_longest_unused_first(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidy, "TREES_BYTES", 2500)
+    monkeypatch.setattr(bundles, "TREES_BYTES", 2500)
     found = [tree(layout, f"t-{days}", days, 1000) for days in (0.1, 0.2, 0.5, 3, 4)]
-    tidy.tidy(layout)
+    bundles.tidy(layout)
     assert [place.exists() for place in found] == [True, True, True, False, False], "those of today stay in any case"
 
 
 def test_on_a_full_disk_only_the_trees_of_today_stay(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    tidy.tidy(layout)  # today's look
-    monkeypatch.setattr(tidy, "LOW_BYTES", 1 << 60)
+    bundles.tidy(layout)  # today's look
+    monkeypatch.setattr(bundles, "LOW_BYTES", 1 << 60)
     today, old = tree(layout, "today-1", 0.5), tree(layout, "older-1", 1.5)
-    tidy.tidy(layout)
+    bundles.tidy(layout)
     assert (today.exists(), old.exists()) == (True, False)
 
 
 def test_it_looks_once_a_day(layout: Layout) -> None:
-    tidy.tidy(layout)
+    bundles.tidy(layout)
     old = tree(layout, "old-1", 90)
-    tidy.tidy(layout)
+    bundles.tidy(layout)
     assert old.exists()
-    aged(Path(tidy.mark(layout)), 1.1)
-    tidy.tidy(layout)
+    aged(Path(bundles.mark(layout)), 1.1)
+    bundles.tidy(layout)
     assert not old.exists()

@@ -95,3 +95,18 @@ def test_two_threads_may_ask_for_a_class_as_a_dataclass_at_once() -> None:
                     assert [one.name for one in seen.result()] == names
     finally:
         sys.setswitchinterval(before)
+
+
+def test_what_an_older_program_leaves_out_is_nothing() -> None:
+    """Zero, empty or no: none of it is taken for something that was done."""
+    summary = wire.decode(wire.RunSummary, {"run_id": "r", "job": "j", "status": "queued", "created": 1.0})
+    step = wire.decode(wire.StepResult, {"id": "a", "status": "passed"})
+    plan = wire.RunPlan("r", "j", "t", "w", "", [])
+    for message in (summary, step, plan):
+        given = {name for name, value in wire.encode(message).items() if value}
+        assert given <= {
+            "run_id", "job", "target", "workspace", "status", "created", "id", "activity", "lock", "needs",
+            "wire_version",
+        }  # fmt: skip
+    assert summary.created == 1.0
+    assert plan.created == 0.0

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.results import telemetry
+from orchestrator.results import documents
 from tests.support.reference_run import H200
 
 
 def write(folder: Path, *samples: Any) -> Path:
     lines = [s if isinstance(s, bytes) else json.dumps(s).encode() for s in samples]
-    (folder / telemetry.FILE).write_bytes(b"\n".join(lines) + b"\n")
+    (folder / documents.FILE).write_bytes(b"\n".join(lines) + b"\n")
     return folder
 
 
@@ -20,7 +20,7 @@ def gpu(util: float, **more: Any) -> dict[str, Any]:
 
 
 def test_a_real_runs_telemetry() -> None:
-    series = telemetry.load(H200)
+    series = documents.load_telemetry(H200)
     assert series.gpu == "NVIDIA H200"
     assert len(series.samples) == 285
     assert series.samples[0].values["power_w"] == 124.5
@@ -30,7 +30,7 @@ def test_a_real_runs_telemetry() -> None:
 
 def test_a_long_run_is_thinned_evenly(tmp_path: Path) -> None:
     write(tmp_path, *({"time": float(t), "cpu_pct": 1.0} for t in range(5000)))
-    series = telemetry.load(tmp_path, points=100)
+    series = documents.load_telemetry(tmp_path, points=100)
     times = [s.time for s in series.samples]
     assert 100 <= len(times) < 200
     steps = {b - a for a, b in itertools.pairwise(times)}
@@ -40,7 +40,7 @@ def test_a_long_run_is_thinned_evenly(tmp_path: Path) -> None:
 
 def test_of_several_gpus_the_one_that_worked(tmp_path: Path) -> None:
     write(tmp_path, *({"time": t, "gpus": [gpu(1), gpu(90), gpu(5)]} for t in range(3)))
-    series = telemetry.load(tmp_path)
+    series = documents.load_telemetry(tmp_path)
     assert series.gpus == 3
     assert [s.values["util_pct"] for s in series.samples] == [90, 90, 90]
 
@@ -50,15 +50,15 @@ def test_nonsense_lines_are_passed_over(tmp_path: Path) -> None:
     typed = {"time": 1, "gpus": "x", "cpu_pct": "y"}
     good = {"time": 2, "cpu_pct": 5, "gpus": [3]}
     write(tmp_path, b"\xff\xfe", b"[1]", b"{", {"time": "x"}, typed, deep, b"7" * 80_000, good)
-    samples = telemetry.load(tmp_path).samples
+    samples = documents.load_telemetry(tmp_path).samples
     assert [(s.time, s.values) for s in samples] == [(1.0, {}), (2.0, {"cpu_pct": 5.0})]
 
 
 def test_no_file_a_link_or_a_folder_is_no_telemetry(tmp_path: Path) -> None:
-    assert telemetry.load(tmp_path).samples == ()
+    assert documents.load_telemetry(tmp_path).samples == ()
     (tmp_path / "secret").write_text('{"time": 1}\n')
-    (tmp_path / telemetry.FILE).symlink_to(tmp_path / "secret")
-    assert telemetry.load(tmp_path).samples == ()
-    (tmp_path / telemetry.FILE).unlink()
-    (tmp_path / telemetry.FILE).mkdir()
-    assert telemetry.load(tmp_path).samples == ()
+    (tmp_path / documents.FILE).symlink_to(tmp_path / "secret")
+    assert documents.load_telemetry(tmp_path).samples == ()
+    (tmp_path / documents.FILE).unlink()
+    (tmp_path / documents.FILE).mkdir()
+    assert documents.load_telemetry(tmp_path).samples == ()

@@ -168,8 +168,10 @@ def test_a_run_that_has_found_it_on_has_some_time_to_come_to_it(
     label: str, known: tuple[str, ...], left: float, later_s: float, comes: bool
 ) -> None:
     machine = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
-    found = debts._waiting_run(machine, {OWING, *known}, {"left": left}, BEGAN + later_s)
-    assert found == (label if comes else None)
+    seen = debts.waiting_runs(machine, {OWING, *known}, lambda _: False)
+    assert debts._waiting_run(seen, {"left": left}, BEGAN + later_s) == (label if comes else None)
+    over = debts.waiting_runs(machine, {OWING, *known}, label.__eq__)
+    assert debts._waiting_run(over, {"left": left}, BEGAN + later_s) is None, "that run is complete here"
 
 
 @pytest.mark.parametrize("effort", ["all", "moment"])

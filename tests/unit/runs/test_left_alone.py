@@ -124,7 +124,7 @@ def test_a_run_that_its_host_forgets_before_it_is_collected_is_lost(
     said: list[str] = []
     acts: Any = SimpleNamespace(
         state=State(stage=Stage.ENDED), run_id=RUN, link=None, services=None,
-        active=SimpleNamespace(intake=lambda: None),
+        active=SimpleNamespace(intake=lambda _: None), _affordable_bytes=lambda: None,
         saved=SimpleNamespace(target=SimpleNamespace(name="b")), stepped=list, ask=lambda: object() if known else None,
         log=lambda kind, **_: said.append(kind), _collection=None,
     )  # fmt: skip

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from fcctl_remote import wire
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget
+from orchestrator.money.caps import EGRESS_USD_PER_GIB, RESERVE_S, Cap
 from orchestrator.results.records import SourceRecord, StepRecord
-from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, power_on_periods
+from orchestrator.runs.cost.machine_cost import (
+    LEAST_BYTES,
+    SLOWEST_BYTES_S,
+    affordable_bytes,
+    machine_cost,
+    machine_record,
+    of_journal,
+    power_on_periods,
+)
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 TARGET = GcpTarget(name="l4", project="test-project", instance="vm", zones=["us-west1-c", "us-west1-a"])
@@ -206,3 +215,36 @@ def test_any_journal_adds_up(lines: list[tuple[str, float, float, float]], durat
     assert cost.billed_s >= 0
     assert all(line.seconds > 0 for line in cost.breakdown)
     assert sum(line.seconds for line in cost.breakdown) == pytest.approx(cost.billed_s, abs=0.01, rel=1e-6)
+
+
+def test_a_machine_that_is_off_costs_nothing_more() -> None:
+    on, off = cold()[:-4], cold()
+    assert (of_journal(on, plan(), 400.0).usd_per_hour, of_journal(off, plan(), 400.0).usd_per_hour) == (0.72, 0.0)
+
+
+CAPPED = plan().model_copy(update={"caps": [Cap(name="--budget", usd=1.0)], "egress_usd": 0.012})
+
+
+def test_what_can_be_fetched_is_what_is_left_of_the_worst_case() -> None:
+    entries, now = cold()[:8], 1265.0  # it has ended
+    most = affordable_bytes(entries, CAPPED, now)
+    assert most is not None
+    spent = of_journal(entries, CAPPED, now).usd
+    fetching_s = most / SLOWEST_BYTES_S + RESERVE_S
+    whole = spent + fetching_s / 3600 * 0.72 + most / 1024**3 * EGRESS_USD_PER_GIB
+    assert whole == pytest.approx(CAPPED.worst_case_usd, abs=1e-6)
+    assert affordable_bytes(entries, plan(), now) is None, "nothing caps it"
+
+
+def test_a_start_that_only_fetches_pays_for_itself_and_what_was_planned_is_fetched_in_any_case() -> None:
+    stopped = journal(*((e.time, e.kind, e.data) for e in cold()[:7]), (250, "stopped", {"at": 1250.0}))
+    again = [*stopped, *journal((9000, "acquire", {}), (9001, "acquired", {**MACHINE, "turned_on": False}))]
+    most = affordable_bytes(again, CAPPED, 9001.0)
+    assert most is not None
+    per_byte = EGRESS_USD_PER_GIB / 1024**3 + 0.72 / 3600 / SLOWEST_BYTES_S
+    assert most * per_byte == pytest.approx(CAPPED.wake_usd - RESERVE_S / 3600 * 0.72, abs=1e-6)
+    late = affordable_bytes(again, CAPPED, 9001.0 + 86400.0)
+    assert late is not None
+    assert late * per_byte == pytest.approx(0.012, abs=1e-6)
+    unplanned = CAPPED.model_copy(update={"egress_usd": 0.0})
+    assert affordable_bytes(again, unplanned, 9001.0 + 86400.0) == LEAST_BYTES

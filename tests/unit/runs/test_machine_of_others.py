@@ -72,12 +72,14 @@ class Lease:
     """A run whose machine is as ``facts`` say."""
 
     def __init__(
-        self, *, turned_on: bool, submitted: bool = False, label: str = OWN, there: tuple[str, ...] = ()
-    ) -> None:
+        self, *, turned_on: bool, submitted: bool = False, label: str = OWN, there: tuple[str, ...] = (),
+        complete: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.facts = {"turned_on": turned_on, "instance_id": "7", "zone": "us-west1-c"}
         self.kinds = ["acquire", "acquired", *(["submit"] if submitted else [])]
         self.machine = Machine("p", "us-west1-c", "vm", "7", "RUNNING", labels={"fcctl-run": label})
         self.pending: dict[str, Any] = {}
+        self.complete = complete
         self.target, self.log = SimpleNamespace(instance="vm"), None
         runs = [wire.RunSummary(run, "j", "passed", NOW) for run in there]
         self.host = SimpleNamespace(session=lambda: SimpleNamespace(status=lambda _: runs))
@@ -90,7 +92,10 @@ class Lease:
 
     @property
     def releaser(self) -> Any:
-        services: Any = SimpleNamespace(store=SimpleNamespace(pending_releases=lambda: self.pending, active=list))
+        store = SimpleNamespace(
+            pending_releases=lambda: self.pending, active=list, is_complete=self.complete.__contains__
+        )
+        services: Any = SimpleNamespace(store=store)
         saved: Any = SimpleNamespace(plan=SimpleNamespace(run_id=OWN))
         return Releaser(services, self, saved)  # type: ignore[arg-type]
 
@@ -119,6 +124,7 @@ def test_who_did_nothing_on_somebody_elses_machine_leaves_it_on(
         (Lease(turned_on=True, label=OTHER, there=(OWN,)), OTHER),
         (Lease(turned_on=True), None),  # its own
         (Lease(turned_on=True, label=OTHER, there=(OTHER,)), None),  # that run is over
+        (Lease(turned_on=True, label=OTHER, complete=(OTHER,)), None),  # its label is older than this start
         (Lease(turned_on=False, label=OTHER), None),  # it was on before, for whoever that is
         (Lease(turned_on=True, label="up-by-hand"), None),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.results.records import GateRecord, RunRecord, StepRecord
 from orchestrator.runs.job.job import parse
 from orchestrator.runs.progress import Goal, goals
-from orchestrator.views.tables.progress import gap_text, value_text
+from orchestrator.views.tables.plan import gap_text, value_text
 
 P50, RIGHT = 'benchmark.benchmarks[name="mission"].stats.p50 < 200', "correctness.summary.passed == 48"
 JOB = f"""

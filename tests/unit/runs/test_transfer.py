@@ -14,7 +14,7 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
 from orchestrator.results.store.intake import FolderIntake, Limits
-from orchestrator.runs.transfer import amount, collect, follow
+from orchestrator.runs.transfer import amount, collect, delete_old_runs, follow
 
 
 class Host:
@@ -151,3 +151,19 @@ def test_what_was_told_is_not_asked_for_again() -> None:
     assert told == [b"", b"12345", b"678", b"ab"]
     assert [(r.events_offset, r.log_offset) for r in host.asked] == [(0, 0), (10, 0), (10, 5), (10, 8)]
     assert all(r.wait_s >= 1 for r in host.asked)
+
+
+def test_old_runs_that_are_whole_here_are_deleted_there() -> None:
+    deleted: list[str] = []
+    ended = [wire.RunSummary(f"r{n}", "j", "passed", 0.0) for n in range(6)]
+    session = SimpleNamespace(
+        status=lambda _: [*ended, wire.RunSummary("r9", "j", "running", 0.0)], forget=deleted.append
+    )
+    link: Any = SimpleNamespace(session=lambda: session)
+    partly = {"r1": [wire.Omitted("core", "too_large")]}
+    store = SimpleNamespace(
+        is_complete=lambda run_id: run_id != "r2", get=lambda run_id: SimpleNamespace(omitted=partly.get(run_id, []))
+    )
+    services: Any = SimpleNamespace(store=store)
+    assert delete_old_runs(services, link, 2) == 2
+    assert deleted == ["r3", "r0"]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from orchestrator.base.times import zone
+from orchestrator.base.clock import zone
 from orchestrator.schedules.due import (
     Firing,
     FiringHistory,

@@ -15,7 +15,7 @@ from fcctl_tune.search.records import Trial
 from fcctl_tune.trial import folder, slot, tasks
 from fcctl_tune.trial.folder import TrialDirectory
 from fcctl_tune.trial.tasks import TrialSpec
-from fcctl_tune.workers import settings
+from fcctl_tune.workers import membership
 from tests.unit.tune.test_tune_tasks import BENCH, candidate, trial_spec
 from tests.unit.tune.test_tune_tasks import measured as measure_one
 
@@ -159,9 +159,9 @@ def test_what_a_killed_worker_left_goes_when_the_next_search_begins(tmp_path: Pa
     for left in (work / "builds" / "ab.room", work / "workers" / "ab"):
         left.mkdir(parents=True)
         (left / "x").write_text("x")
-    os.close(settings.claim(str(work)))
+    os.close(membership.claim(str(work)))
     assert sorted(path.name for path in work.rglob("*")) == [".gitignore", "builds", "lock", "logs", "workers"]
-    with settings.for_workers(str(work)) as made:
+    with membership.for_workers(str(work)) as made:
         assert os.stat(made).st_mode & 0o777 == 0o700
     assert not os.path.exists(made)
 

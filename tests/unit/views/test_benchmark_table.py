@@ -15,7 +15,7 @@ from orchestrator.results.documents import Document, Documents
 from orchestrator.results.look import Shown
 from orchestrator.views.blocks import Text
 from orchestrator.views.table import show_blocks
-from orchestrator.views.tables.benchmark import benchmark
+from orchestrator.views.tables.documents import benchmark
 from tests.support import sample_run
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from orchestrator.views.kernel_names import apart
+from orchestrator.views.blocks import apart
 
 
 def test_forty_kernels_of_one_template_are_told_apart_by_what_differs() -> None:

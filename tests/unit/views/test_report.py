@@ -23,8 +23,8 @@ from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
 from orchestrator.views.blocks import Bars, Folded
-from orchestrator.views.report import drawing, outputs, page, profiles, sections, session, words
-from orchestrator.views.report.build import build
+from orchestrator.views.report import machine_charts, outputs, sections, session, words
+from orchestrator.views.report.build import build, profile_cells
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Goal, Report
 from tests.support import reference_run, sample_run
@@ -40,7 +40,7 @@ def h200(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 @pytest.fixture(scope="module")
 def html(h200: Report) -> str:
-    return page.render(h200, charts(h200))
+    return outputs.render(h200, charts(h200))
 
 
 def sample(folder: Path, documents: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Shown:
@@ -148,11 +148,11 @@ def test_a_run_with_a_gate_left_open_says_so(tmp_path: Path) -> None:
         ("max(x) < 1 (optional)", "unavailable")
     ]
     assert "ended with status incomplete: step 'bench': gate without a value" in outputs.markdown(made)
-    assert '<span class="word open" data-sign="◐">incomplete</span>' in page.render(made, charts(made))
+    assert '<span class="word open" data-sign="◐">incomplete</span>' in outputs.render(made, charts(made))
 
 
 def test_a_profile_beside_its_target(h200: Report) -> None:
-    cells = {(p.label, p.shape): profiles.profile_cells(p)[1:] for p in h200.profiles}
+    cells = {(p.label, p.shape): profile_cells(p)[1:] for p in h200.profiles}
     assert cells["flagship", "4,16,2048,64"][1] == "56.1 %, met"
     assert cells["wmma", "4,16,2048,64"][1] == "24.7 %, not met"
     assert "448" not in " ".join(cells["wmma", "4,16,2048,64"]), "a profiler's duration is no benchmark"
@@ -182,7 +182,7 @@ def test_the_target_is_read_from_a_document_of_the_job(tmp_path: Path) -> None:
 def test_registers_are_held_against_an_upper_limit(h200: Report, registers: float, said: str) -> None:
     kernel = h200.profiles[0]
     kernel = replace(kernel, metrics={**kernel.metrics, "registers": registers}, targets=advice.targets("fused"))
-    assert said in profiles.profile_cells(kernel)
+    assert said in profile_cells(kernel)
     assert advice.targets("flagship") == advice.TARGETS
 
 
@@ -195,7 +195,7 @@ def test_machines_are_never_mixed_in_one_table(tmp_path: Path) -> None:
     names = [chart.name for chart in charts(made)]
     assert len(names) == len(set(names))
     assert {"latency-1", "roofline-1"} <= set(names)
-    assert "on NVIDIA H200" in page.render(made, [])
+    assert "on NVIDIA H200" in outputs.render(made, [])
 
 
 def test_of_very_many_timings_the_fastest_are_drawn(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_benchmarks_of_no_common_case_are_not_told_as_one(tmp_path: Path, names:
 
 def test_a_run_with_nothing_to_show_is_still_a_page(tmp_path: Path) -> None:
     made = build([sample(tmp_path, {"preflight": sample_run.ENVIRONMENT}, steps=[])])
-    text = page.render(made, charts(made))
+    text = outputs.render(made, charts(made))
     assert "No benchmark results in this run" in text
     assert outputs.document(made)["tables"] == []
 
@@ -291,7 +291,7 @@ def test_without_its_libraries_it_says_what_to_install(h200: Report, monkeypatch
         monkeypatch.setitem(sys.modules, name, None)
     html_views.environment.cache_clear()
     with pytest.raises(FcctlError, match="this Python cannot write HTML") as caught:
-        page.render(h200, [])
+        outputs.render(h200, [])
     assert caught.value.hint == to_install("web")
 
 
@@ -341,15 +341,18 @@ def test_one_picture_serves_both_schemes(html: str) -> None:
 
 def test_files_of_charts_have_a_schemes_own_colours(h200: Report) -> None:
     (latency, *_) = charts(h200)
-    light, dark = drawing.svg_file(latency.spec).decode(), drawing.svg_file(latency.spec, dark=True).decode()
-    assert drawing.LIGHT["series1"] in light
-    assert drawing.DARK["series1"] in dark
+    light, dark = (
+        machine_charts.svg_file(latency.spec).decode(),
+        machine_charts.svg_file(latency.spec, dark=True).decode(),
+    )
+    assert machine_charts.LIGHT["series1"] in light
+    assert machine_charts.DARK["series1"] in dark
     assert "var(" not in light + dark
     assert "@" not in light + dark
-    assert drawing.png_file(latency.spec, scale=1).startswith(b"\x89PNG")
+    assert machine_charts.png_file(latency.spec, scale=1).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("scheme", [drawing.LIGHT, drawing.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("scheme", [machine_charts.LIGHT, machine_charts.DARK], ids=["light", "dark"])
 def test_colours_can_be_told_from_their_ground(scheme: dict[str, str]) -> None:
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -363,7 +366,7 @@ def test_colours_can_be_told_from_their_ground(scheme: dict[str, str]) -> None:
     assert contrast("ink") >= 7
     assert contrast("soft") >= 4.5
     assert contrast("alarm") >= 4.5
-    assert all(contrast(role) >= 3 for role in drawing.SERIES)
+    assert all(contrast(role) >= 3 for role in machine_charts.SERIES)
 
 
 # ------------------------------------------------------------------------------------------------ hostile hosts
@@ -384,7 +387,7 @@ def hostile(folder: Path) -> Shown:
 
 def test_text_of_a_host_is_never_markup(tmp_path: Path) -> None:
     made = build([hostile(tmp_path)])
-    text = page.render(made, charts(made))
+    text = outputs.render(made, charts(made))
     elements = Elements(text)
     assert not {"script", "img"} & {t for t, _ in elements.tags}
     assert elements.named("a") == [{"class": "skip", "href": "#results"}]
@@ -417,7 +420,7 @@ def test_text_of_a_host_is_no_markdown(tmp_path: Path) -> None:
 ], ids=["sizes", "zeroes", "peaks", "rates", "types"])  # fmt: skip
 def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, Any]) -> None:
     made = build([sample(tmp_path, {"bench": {"kind": "benchmark", **damage}})])
-    html = page.render(made, charts(made))
+    html = outputs.render(made, charts(made))
     assert html.rstrip().endswith("</html>")
     assert all(int(height) < 1000 for height in re.findall(r'<svg [^>]*height="(\d+)', html))
     assert outputs.markdown(made).startswith("# ")

@@ -15,7 +15,7 @@ from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost.outlook import MachineOn
 from orchestrator.views.blocks import Bar, Bars, Cell, plain
-from orchestrator.views.dashboard.overview import _gates
+from orchestrator.views.dashboard.lists import _gates
 from orchestrator.views.dashboard.pages import _state
 from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.runs.cost.outlook import MoneyNow
-from orchestrator.views.dashboard import live, site
+from orchestrator.views.dashboard import site
 
 
 class Clock:
@@ -37,10 +37,10 @@ def test_a_sum_that_took_long_is_shown_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_todays_dollars_are_added_up_a_hundredth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch, live)
-    monkeypatch.setattr(live, "money_now", clock.add_up)
+    clock = Clock(monkeypatch, site)
+    monkeypatch.setattr(site, "money_now", clock.add_up)
     runs: Any = SimpleNamespace(_count_at=0.0, _services=None, money=None)
     for _ in range(1000):
-        live.LiveRuns._count(runs)
-        clock.now += live.POLL_S
+        site.LiveRuns._count(runs)
+        clock.now += site.POLL_S
     assert clock.sums * 3.0 <= 0.011 * (clock.now - 100.0)

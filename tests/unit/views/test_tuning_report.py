@@ -17,7 +17,7 @@ from orchestrator.results.documents import load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import DocumentRecord, StepRecord
 from orchestrator.views.blocks import plain
-from orchestrator.views.report import drawing, outputs, page
+from orchestrator.views.report import machine_charts, outputs
 from orchestrator.views.report.build import build
 from orchestrator.views.report.charts import charts
 from orchestrator.views.report.model import Report
@@ -100,7 +100,7 @@ def test_a_search_is_drawn_over_its_parameters(tmp_path: Path) -> None:
     assert "11 of 11 timed trials" in chart.caption
     best = {point["trial"] for point in chart.spec["layer"][0]["data"]["values"] if point["best"]}
     assert best == set(range(4, 12))
-    drawn = drawing.inline_svg(chart.spec)
+    drawn = machine_charts.inline_svg(chart.spec)
     assert "&lt;script&gt;" in drawn
     assert "<script" not in drawn
 
@@ -181,7 +181,7 @@ def test_the_report_says_it_in_every_form(report: Report) -> None:
     text = outputs.markdown(report)
     assert "## Tuning" in text
     assert "takes 0.850 \\[0.840, 0.860\\] of the default's time on held-out cases: faster." in text
-    html = page.render(report, charts(report))
+    html = outputs.render(report, charts(report))
     assert "Elites, measured again" in html
     assert 'id="chart-search"' in html
     (found,) = outputs.document(report)["tunings"]
@@ -200,7 +200,7 @@ def test_what_a_host_writes_is_shown_as_text(tmp_path: Path) -> None:
     document = {**tuning(HOSTILE), "title": HOSTILE, "tune": HOSTILE}
     document["final"][0]["state"], document["final"][0]["reason"] = "wrong", HOSTILE
     made = build([shown(tmp_path, document)])
-    html, text = page.render(made, charts(made)), outputs.markdown(made)
+    html, text = outputs.render(made, charts(made)), outputs.markdown(made)
     assert "<script" not in html
     assert "\x1b" not in html + text
     assert "\u202e" not in html + text
@@ -210,7 +210,7 @@ def test_what_a_host_writes_is_shown_as_text(tmp_path: Path) -> None:
 def test_a_document_with_nothing_in_it_is_no_obstacle(tmp_path: Path, document: dict[str, Any]) -> None:
     made = build([shown(tmp_path, document)])
     assert "no configuration that the second measurement confirmed" in outputs.markdown(made)
-    assert page.render(made, charts(made))
+    assert outputs.render(made, charts(made))
 
 
 def test_a_runs_own_files(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from orchestrator.base.clock import in_thread, when_late
 from orchestrator.base.errors import HostUnreachable
-from orchestrator.base.threads import in_thread, when_late
 from orchestrator.machines.connect.ssh.auth import KeyLogin
 from orchestrator.machines.connect.ssh.config import (
     Destination,
