@@ -9,9 +9,11 @@ Of text, the first time with a unit of each line counts, named by what stands be
     softmax n=1024 time_us=12.5
 
 or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers.tables`).
-Results in front of it are no part of the name: rates, percentages, decimals of four and more places.
+Results in front of it are no part of the name: rates, percentages, decimals of four and more places. Its spread is no
+time (``3.5 ± 0.2 us``), nor what is set (``for 10 s``).
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
+If none tells them apart, sizes behind the figures do (``3 us, N=512``).
 What counts repetitions (``run 3``) is no heading. Above ``==> a <==``, as ``tail`` prints it, all is another program's.
 
 Of a CSV file whose header has a column with a unit, each such column counts, named by the row's text and whole
