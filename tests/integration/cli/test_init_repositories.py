@@ -129,6 +129,10 @@ CASES = {
     ),
     "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[build-system]\n"}, ["build"]),
+    "a script that runs all benchmarks": (
+        {"pyproject.toml": "[build-system]\n", "benchmarks/run_all.py": "", "benchmarks/plot.py": "", "run.py": ""},
+        ["build", "bench"],
+    ),
     "pytest at the top": ({"pyproject.toml": "[build-system]\n", "test_a.py": ""}, ["build", "test"]),
     "pyproject with a bench": (
         {"pyproject.toml": "[build-system]\n", "bench.py": "", "tests/deep/a_test.py": ""},
