@@ -224,7 +224,7 @@ class RunLease(MachineLease):
             return record
         hint = f"to resume at the first unfinished step: {self.saved.again}"
         if self.saved.fleet_of is not None:
-            hint = f"this run was a worker of a search; to resume the search with all its machines: {self.saved.again}"
+            hint = f"this run was a worker of a search; to resume the search: {self.saved.again}"
         return stopped_under(record, stopped["status"], str(stopped["reason"]), hint)
 
 
