@@ -156,8 +156,9 @@ def _sizes(line: str) -> str | None:
 
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
-    """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
-    for printed in untabled(lines(path)):
+    """The lines of ``path`` as a terminal shows them at last, each unit behind its number. Raises: ReaderError, if one
+    has what matches ``none``."""
+    for printed in untabled(line.rpartition("\r")[2] for line in lines(path)):
         line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
         line = _UNIT_IN_BRACKETS.sub(r"\1 \2", _SPREAD.sub("", line))
         line = _UNIT_FIRST.sub(r" \g<value> \g<time>\g<rate>", line)

@@ -396,6 +396,7 @@ def test_times_that_are_printed() -> None:
         ),
         ("x: 3 us\nnan s1, banana us, inf of 3 runs\n", {"x": [3.0]}),  # which only look like no number
         ("Time = 55.05 +- 0.15 ms.\nt: 3.5 ± 0.2 us (1.5 +/- 0.1 s)\n", {"Time": [55050.0], "t": [3.5]}),
+        ("loaded 10%\rloaded 20%\rk: 3 us\r\nk: 4 us\r\n", {"k": [3.0, 4.0]}),
         ("costs 0.25 (ms)\nBurning for 10 seconds.\nN = 64 (us)\n", {"costs": [250.0]}),
         (
             "t: 3 us, size: (64)\nt: 5 us, size: (64)\nt: 4 us, size: (128)\nk: 1 us, N=8\n",
