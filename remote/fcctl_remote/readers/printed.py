@@ -106,7 +106,7 @@ _REPETITION = re.compile(
 #: A line of a program's progress: what it counts is no part of a name.
 _PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
-_TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
+_TIME_OF_DAY = re.compile(r"\d\d:\d\d(?::\d\d|<)")  # the second of tqdm
 #: Characters of a column's heading that may tell a unit.
 MAX_HEADER = 100
 _TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"

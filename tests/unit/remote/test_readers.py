@@ -690,6 +690,8 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),
         (HEX, None, {"t": [3.0, 4.0]}),
+        (" 50%|#| 1/2 [00:01<00:00, 1.20s/it]\r100%|##| 2/2 [00:01<00:00, 9.5it/s]\nk: 3 us, 5 it/s\n",
+         {"k it/s": 5.0}, {"k": [3.0]}),
         ("9.5 GFLOPS/sec for 64x64x8\nours: 7.5 GFLOPS\n8.5 GFLOPS/sec for 128x64x8\nBW= 245.5 (GB/sec)\n",
          {"64x64x8 GFLOP/s": 9.5, "128x64x8 GFLOP/s": 8.5, "ours GFLOP/s": 7.5, "BW GB/s": 245.5}, None),
         ("All\nLatency (us)\n  one  2.5\n  two: 3.5\n  three 4\nAll\n  8.5\n", None, {"one": [2.5], "two": [3.5]}),
