@@ -351,6 +351,16 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
         assert (tmp_path / name).read_text() == after
 
 
+def test_a_toolkit_that_the_machine_has_stays_the_one_that_builds(tmp_path: Path) -> None:
+    old = "/usr/local/cuda-7.5"
+    folder = repository(tmp_path, {"Makefile": f"N = {old}/bin/nvcc\nall:\n\techo $(N)\n"})
+    run = first_job(folder).steps[0].run
+    for path in (folder / "Makefile", folder / "jobs/first.yaml"):
+        path.write_text(path.read_text().replace(old, str(tmp_path)))  # which is there
+    assert old in run
+    assert f"{tmp_path}/bin/nvcc" in played(folder, 0).stdout
+
+
 def test_what_pip_installs_of_a_project_that_is_no_package(tmp_path: Path) -> None:
     build = first_job(repository(tmp_path, CASES["project without a package"][0])).steps[0]
     assert "build/venv/bin/python -m pip install 'numpy>=1' pytest\n" in build.run
