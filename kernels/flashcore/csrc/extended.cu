@@ -19,6 +19,10 @@ struct Extended : ScoredTask {
   const int *starts_q, *starts_k;  // of packed sequences, [B + 1], or null
 };
 
+// Whether it takes packed sequences. (At D = 128 what is a block's own costs a window's tiles the registers that they need.)
+template <typename C>
+constexpr bool kPacks = !C::kWindowed || C::kPipelined;
+
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended(const Extended task) {
   if constexpr (C::kLeastShared > kMostShared) {  // never chosen there, as in flashcore_flagship
@@ -26,6 +30,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended
   } else {
     wait_for_previous();
     const Spot at = spot(task);
+    if constexpr (!kPacks<C>) return attend<C>(task, at);
     Extended own = task;
     if (task.starts_q) {
       const int q = task.starts_q[at.batch], k = task.starts_k[at.batch];

@@ -98,11 +98,12 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   float slope = 0.f;  // of ALiBi
   if constexpr (C::kScored || C::kWindowed) span = within_window<C>(task, span, tile_row);
   if constexpr (C::kScored) slope = slope_of(task, at);
-  const int first_key = C::kSpan ? span.first : 0;  // that any row of this block sees; keys are counted from it on
-  const int keys = (C::kSpan ? span.end : end) - first_key;
-  const int place = first_row + shift - first_key;  // of the warp's first row
-  if constexpr (C::kSpan) k += first_key * task.k_stride.row, v += first_key * task.v_stride.row;
-  const int key_tiles = static_cast<unsigned>(keys + C::kTileN - 1) / C::kTileN;
+  const int first_key = C::kSpan ? span.first : 0;  // that any row of this block sees
+  // What keys are counted from. (At D = 128 the compiler has better instructions for a window's tiles where it is 0.)
+  const int origin = C::kWindowed && !C::kPipelined ? 0 : first_key;
+  const int keys = (C::kSpan ? span.end : end) - origin, place = first_row + shift - origin;  // of the warp's first row
+  if constexpr (C::kSpan) k += origin * task.k_stride.row, v += origin * task.v_stride.row;
+  const int key_tiles = static_cast<unsigned>(keys + origin - first_key + C::kTileN - 1) / C::kTileN;
   // Of this group: tiles group, group + kGroups ..
   const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
@@ -112,7 +113,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   const uint32_t q_tile = shared_address(memory);
   const Queries queries = {q_tile, warp_row, task.flip};
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
-  const auto key_of = [&](int step) { return (step * C::kGroups + group) * C::kTileN; };
+  const auto key_of = [&](int step) { return first_key - origin + (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
   const uint16_t *k_from[C::kLines] = {k}, *v_from[C::kLines] = {v};  // the heads, or what is copied next, of each line
   if constexpr (C::kWalks) {
@@ -197,7 +198,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   clear(state);
   Seen<C> seen;  // of a step's tile
   const auto read_mask = [&](int step) {
-    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, first_key + key_of(step), first_row, lane);
+    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, origin + key_of(step), first_row, lane);
   };
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
