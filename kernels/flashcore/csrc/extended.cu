@@ -47,12 +47,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended
 struct Kernel {
   Handle<Extended>::Kernel function;
   int rows, threads, shared_bytes, least_shared;  // the last: of a device that may choose it
+  bool packs;
   Prepared<Extended> of_device[kDevices];
 };
 
 template <typename C>
 Kernel kernel = {flashcore_extended<C>, C::kTileM, C::kThreads, static_cast<int>(C::kSharedBytes),
-                 static_cast<int>(C::kLeastShared), {}};
+                 static_cast<int>(C::kLeastShared), kPacks<C>, {}};
 
 template <Type TYPE, int DIM>
 using Small = Scored<Tiling<TYPE, DIM, 64, 16, 64, 1, 2, false, 0, false, kWhereFast>>;
@@ -96,7 +97,8 @@ namespace {
 // 512 at 2,16,8192. D = 128: 65.3, 70.9 with 128 keys at 4,16,2048; 240.5, 225.8 with 1024 at 2,16,4096.)
 Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
-  const bool plain = !args.mask && !args.slopes && args.softcap == 0.f;  // but for windows
+  const bool kept = !args.mask && !args.slopes && args.softcap == 0.f;  // scores as they are
+  const bool plain = kept && (there.windowed->packs || !args.starts_q);
   if (args.tiling > 3 || (args.tiling == 3 && !plain)) return nullptr;
   if (args.tiling) return args.tiling == 1 ? there.small : args.tiling == 2 ? there.large : there.windowed;
   Kernel *const large = plain ? there.windowed : there.large;

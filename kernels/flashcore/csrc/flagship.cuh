@@ -203,12 +203,16 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
     bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > place);
-    const auto here = [&] { return C::kPipelined ? static_cast<int>(thread_again() % 32) : lane; };
-    if constexpr (C::kWindowed) {
+    if constexpr (C::kWindowed && C::kPipelined) {
       some |= key < place - task.width + C::kWarpRows - 1;
-      if (some) mask_both_ends(s, key, place, keys, task.causal, here(), [&](int last) { return last - task.width; });
+      const auto first_of = [&](int last) { return last - task.width; };
+      if (some) mask_both_ends(s, key, place, keys, task.causal, thread_again() % 32, first_of);
     } else {
       if (some) mask(s, key, place, keys, task.causal, lane);
+      if constexpr (C::kWindowed) {
+        const int hidden = place - task.width - key;
+        if (hidden + C::kWarpRows - 1 > 0) hide_before(s, hidden, lane), some = true;
+      }
     }
     if constexpr (C::kMasked) {
       if (C::kPipelined) read_mask(step);
