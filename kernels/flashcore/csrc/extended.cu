@@ -23,8 +23,12 @@ struct Extended : ScoredTask {
 template <typename C>
 constexpr bool kPacks = !C::kWindowed || C::kPipelined;
 
+// Blocks of a multiprocessor that there are to be registers for: of the small tiling at D = 64 four, which sm_89 has by itself.
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended(const Extended task) {
+constexpr int kBlocks = kFastTensor && C::kDim == 64 && C::kTileM == 64 ? 4 : C::kMinBlocks;
+
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, kBlocks<C>) flashcore_extended(const Extended task) {
   if constexpr (C::kLeastShared > kMostShared) {  // never chosen there, as in flashcore_flagship
     __trap();
   } else {

@@ -203,12 +203,14 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
     bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > place);
+    // Short of registers, a lane's number is read again where it is needed rarely.
+    const auto here = [&] { return C::kScored && C::kSharedQ ? static_cast<int>(thread_again() % 32) : lane; };
     if constexpr (C::kWindowed && C::kPipelined) {
       some |= key < place - task.width + C::kWarpRows - 1;
       const auto first_of = [&](int last) { return last - task.width; };
       if (some) mask_both_ends(s, key, place, keys, task.causal, thread_again() % 32, first_of);
     } else {
-      if (some) mask(s, key, place, keys, task.causal, lane);
+      if (some) mask(s, key, place, keys, task.causal, here());
       if constexpr (C::kWindowed) {
         const int hidden = place - task.width - key;
         if (hidden + C::kWarpRows - 1 > 0) hide_before(s, hidden, lane), some = true;
@@ -216,7 +218,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     }
     if constexpr (C::kMasked) {
       if (C::kPipelined) read_mask(step);
-      if (!seen.all) hide<C>(s, seen, lane);
+      if (!seen.all) hide<C>(s, seen, here());
       some |= !seen.all;
     }
     return some;
@@ -268,7 +270,8 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
       if (now) exp_and_add_up(state, s, v_ring, factor, lane);
     }
   } else if constexpr (!C::kPipelined) {
-    // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step.
+    // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step. V(0) is waited for with
+    // K(0): a question within the step, whether it is the first, would keep maxima and exponentials from being mixed.
     const auto load_pair = [&](int step) {
       load_k(step);
       load_v(step);
@@ -278,7 +281,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     cp_async_commit();
 #pragma unroll
     for (int step = 1; step < kStages; ++step) load_pair(step);
-    first_here(Number<kStages>{});
+    first_here(Number<kStages - 1>{});
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -288,16 +291,11 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
         group_barrier();
         load_pair(step + kStages - 1);
       }
-      const bool now = needed(step);
-      if (now) {
+      if (needed(step)) {
         score(step);
         rescale(state, maxima, factor);
+        exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
       }
-      if (step == 0) {
-        cp_async_wait<kStages - 1>();
-        group_barrier();
-      }
-      if (now) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
     }
   } else {
     // Copies in flight: K(0), then V(n) with K(n + 1), which a step needs together.
