@@ -272,8 +272,6 @@ def print_detached(cli: Cli, run_id: str, members: Collection[str] = ()) -> str:
     """Prints and returns what Ctrl-C did, and how to come back to the run, or to the search with its ``members``."""
     what, without = ("the search", f", without {', '.join(members)}") if members else ("run", "")
     lines = [f"detached: {what} {run_id} continues on the machine{without}"]
-    if members:
-        lines.append(f"  use them again:  fcctl tune --resume {run_id}")
     lines += [f"  follow it:  fcctl attach {run_id}", f"  stop it:    fcctl cancel {run_id}"]
     message = "\n".join(lines)
     cli.note(message)
@@ -293,7 +291,7 @@ def print_never_begun(cli: Cli, store: FileStore, record: RunRecord, members: Se
     """Tell how the run, or the search with its ``members``, was left; returns it too."""
     what = "the search" if members else "run"
     lines = [f"interrupted: {what} {record.run_id} had not started on {record.target}; none of its steps runs there"]
-    lines += [f"  {member.name}: {member.status}  {' '.join(member.runs)}".rstrip() for member in members]
+    lines += [f"  {member.name}: {member.status}  {member.run_id}" for member in members]
     lines.append(_next(store, record, members))
     message = "\n".join(lines)
     cli.note(message)
@@ -304,15 +302,12 @@ def _next(store: FileStore, record: RunRecord, members: Sequence[Member]) -> str
     from orchestrator.runs.job.saved_plan import plan_at_home
 
     active = store.active()
-    unfinished = [run_id for member in members for run_id in member.runs if run_id in active]
+    unfinished = [member.run_id for member in members if member.run_id in active]
     if unfinished:
         return f"  not collected yet; to stop the rest:  fcctl cancel {' '.join(unfinished)}"
     plan = plan_at_home(store, record.run_id)
     if before := (plan.get("plan") or {}).get("resume_from"):
-        return (
-            f"  the run that you resumed is unchanged; to resume it again:  fcctl {'tune' if members else 'run'}"
-            f" --resume {before}"
-        )
+        return f"  the run that you resumed is unchanged; to resume it again:  fcctl run --resume {before}"
     return "  nothing to clean up; the same command starts a new run"
 
 

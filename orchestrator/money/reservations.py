@@ -104,19 +104,21 @@ def remaining(reservations: Iterable[Reservation], lines: Sequence[Line]) -> lis
 
 def _left(one: Reservation, lines: Sequence[Line]) -> Reserved:
     """Of one that is for a whole start of the machine: less all that the ledger has of the machine since then."""
-    since = one.at if one.started is None else one.started
-    return Reserved(one, max(0.0, one.usd - sum(_usd_since(line, since) for line in lines)))
+    return Reserved(one, max(0.0, one.usd - sum(_usd_since(line, _since(one)) for line in lines)))
 
 
 def _left_of_runs(group: Sequence[Reservation], lines: Sequence[Line]) -> list[Reserved]:
-    """Of runs, which have no lines yet: less the time of their machine that no run has."""
-    since = min((one.at if one.started is None else one.started for one in group), default=0.0)
-    spent = sum(_usd_since(line, since) for line in lines if line.activity == IDLE)
-    reserved = []
-    for one in sorted(group, key=lambda r: r.at):
-        reserved.append(Reserved(one, max(0.0, one.usd - spent)))
-        spent = max(0.0, spent - one.usd)
+    """Of runs, which have no lines yet: less the time of their machine since each that no run has, each dollar once."""
+    idle, taken, reserved = [line for line in lines if line.activity == IDLE], 0.0, []
+    for one in sorted(group, key=lambda r: (-_since(r), r.at)):
+        spent = min(one.usd, max(0.0, sum(_usd_since(line, _since(one)) for line in idle) - taken))
+        reserved.append(Reserved(one, one.usd - spent))
+        taken += spent
     return reserved
+
+
+def _since(one: Reservation) -> float:
+    return one.at if one.started is None else one.started
 
 
 def _usd_since(line: Line, since: float) -> float:

@@ -167,7 +167,7 @@ class RunRecord(_Record):
     renamed: list[RenamedRecord] = []
     settings: dict[str, str] = {}  # what --set gave
     machine: MachineRecord | None = None
-    #: The run that this one continues (``run --resume``, ``tune --resume``).
+    #: The run that this one continues (``run --resume``).
     parents: list[str] = []
 
     @property

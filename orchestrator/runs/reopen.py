@@ -20,7 +20,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
 from orchestrator.machines.targets import Target
 from orchestrator.results.records import RunRecord
-from orchestrator.runs.job.saved_plan import SavedPlan, helped_by, read_saved, searches_of
+from orchestrator.runs.job.saved_plan import SavedPlan, helped_by, read_saved
 from orchestrator.runs.run import Driver
 from orchestrator.runs.services import Services
 
@@ -133,7 +133,8 @@ def known(services: Services) -> list[ActiveState]:
 
 def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
     """``run_ids``, and the runs that do nothing but help one of these."""
-    helped = set(run_ids).union(*(searches_of(plan) for plan in map(store.plan_of, run_ids) if plan))
+    plans = [(store.plan_of(run_id) or {}).get("plan") or {} for run_id in run_ids]
+    helped = {*run_ids, *(plan["resume_from"] for plan in plans if plan.get("resume_from"))}
     helping = [r for r in store.active() if helped_by(store.plan_of(r) or {}) in helped]
     return list(dict.fromkeys([*run_ids, *helping]))
 

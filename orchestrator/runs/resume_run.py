@@ -36,11 +36,6 @@ Price = Callable[[SavedPlan], SavedPlan]
 _Begun = tuple[Driver, ReconnectingHost, "FileActiveRun"]
 
 
-def as_planned(saved: SavedPlan) -> SavedPlan:
-    """The :data:`Price` of a start at its planned price."""
-    return saved
-
-
 def resume_run(
     services: Services,
     run_id: str,
@@ -48,7 +43,7 @@ def resume_run(
     *,
     detach: bool = False,
     timeout_s: float | None = None,
-    price: Price = as_planned,
+    price: Price = lambda saved: saved,
 ) -> Finished | None:
     """Collects the run and runs the rest of it as a new run. ``agree`` raises if the user declines the cost; ``price``
     sets the machine's current price; ``timeout_s`` is the least timeout of the first step. Raises ConflictError if the
@@ -57,7 +52,7 @@ def resume_run(
     if helped := plan.get("fleet_of"):
         raise ConflictError(
             f"run {run_id} is a worker host of the search {helped}",
-            hint=f"continue the search with all its machines: fcctl tune --resume {helped}",
+            hint=f"resume the search, on its first machine: fcctl run --resume {helped}",
         )
     if helped := plan.get("builds_for"):
         raise ConflictError(f"run {run_id} only compiled for run {helped}", hint="start a new run")

@@ -1,29 +1,91 @@
-"""A search on several machines: a run on the leader, a member's run on each worker host, and tunnels between them.
+"""A search on several machines: its plans and what all of them may cost; a run on the leader, a member's run on each
+worker host, and tunnels between them.
 
 If this process ends, the search continues on the leader's own GPUs; members wait for a while, then end. If the leader
-is lost, they are released; ``fcctl tune --resume`` continues the search with all of them.
+is lost, they are released; ``fcctl run --resume`` continues the search on it alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Tunnels
-from orchestrator.machines.targets import StartOptions
-from orchestrator.runs.job.prepare import Prepared
+from orchestrator.machines.targets import StartOptions, Target
+from orchestrator.money.caps import Budget
+from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet_plan import FleetPlanner, Plans, plan_member
-from orchestrator.tune.fleet_rules import HOST_LINE
+from orchestrator.runs.source.api import Source
+from orchestrator.tune.fleet_rules import HOST_LINE, check_apart, member_job
 from orchestrator.tune.member import Member, on_host
 from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel
+
+
+@dataclass(frozen=True)
+class FleetPlanner:
+    """The workspace of the plans, and its caps."""
+
+    root: Path
+    project: str
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Plans:
+    search: Prepared
+    members: Sequence[Prepared]
+
+    @property
+    def all(self) -> list[Prepared]:
+        return [self.search, *self.members]
+
+    @property
+    def worst_case_usd(self) -> float:
+        return sum(prepared.saved.worst_case_usd for prepared in self.all)
+
+
+def plan(
+    services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target], source: Source | None = None
+) -> Plans:
+    """The plans of a search on ``wanted.target`` and of its members on ``others``; of the working tree without a
+    ``source``. Its budget is divided evenly. Raises UsageError: two of them are the same; BudgetError: one could cost
+    more than its share, or all together more than is left."""
+    check_apart([wanted.target, *others])
+    share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
+    wanted = replace(wanted, budget_usd=share)
+    search = prepare(services, place.root, place.project, place.budget, wanted, source)
+    members = [_plan_member(services, place, search, wanted, host) for host in others]
+    plans = Plans(search, members)
+    if place.budget.holds_over_runs:
+        from orchestrator.runs.cost.spending import check_caps
+
+        real = [one.saved for one in plans.all if one.saved.target.kind != "sandbox"]
+        check_caps(services, place.budget, sum(saved.worst_case_usd for saved in real))
+    return plans
+
+
+def _plan_member(
+    services: Services, place: FleetPlanner, search: Prepared, wanted: RunRequest, host: Target
+) -> Prepared:
+    """The plan of one member of ``search``, which is what is ``wanted``."""
+    plan = search.saved.plan
+    (tuning,) = (step.tune for step in plan.steps if step.tune is not None)
+    member = RunRequest(
+        member_job(plan, host.name, wanted.job.env), host, wanted.settings, budget_usd=wanted.budget_usd,
+        stop_at_budget=wanted.stop_at_budget, tunings={"member": tuning},
+    )  # fmt: skip
+    prepared = prepare(services, place.root, place.project, place.budget, member, search.source)
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": plan.run_id}))
+
 
 #: Seconds that members have to end by themselves after the search, which dismissed them.
 GOODBYE_S = 30.0
@@ -38,47 +100,35 @@ class FleetCoordinator:
 
     Args:
         make: services for one thread, with this observer.
-        left: runs of members that an earlier fcctl started, by target, oldest first; None: the search is new.
     """
 
     def __init__(
-        self, make: Make, tunnels: Tunnels, place: FleetPlanner, plans: Plans, waking: StartOptions, observer: Observer,
-        left: Mapping[str, Sequence[str]] | None = None,
+        self, make: Make, tunnels: Tunnels, plans: Plans, waking: StartOptions, observer: Observer
     ) -> None:  # fmt: skip
-        self._saved, self._source = plans.search.saved, plans.search.source
-        self._make, self._tunnels, self._place, self._waking, self._notes = make, tunnels, place, waking, observer
-        after = self._saved.plan.run_id if left is not None else None
-        self.observer = MembershipObserver(observer, self._on_host_line, self._on_status, after=after)
+        self._saved = plans.search.saved
+        self._make, self._tunnels, self._waking, self._notes = make, tunnels, waking, observer
+        self.observer = MembershipObserver(observer, self._on_host_line)
         self.services = make(self.observer)
         self._lines = 0
         self._leader_tunnel = LeaderTunnel(self._tunnels, self._saved.target, self._leader_is_on_host)
         self._leader_tunnel.on_failure = self._leader_unusable
-        self._leader_tunnel.set_run(self._saved.plan.run_id)
-        #: Set once members may start. A search that an earlier fcctl started may have ended by itself.
-        self._is_running = threading.Event()
-        if left is None:
-            self._is_running.set()
+        self._leader_tunnel.run_id = self._saved.plan.run_id
         self.members: dict[str, Member] = {}
         self._worker_tunnels: dict[str, WorkerTunnel] = {}
         for prepared in plans.members:
-            self._add_member(prepared, list((left or {}).get(prepared.saved.target.name, ())))
+            self._add_member(prepared)
 
-    def _add_member(self, prepared: Prepared, before: list[str]) -> None:
+    def _add_member(self, prepared: Prepared) -> None:
         host = prepared.saved.target
-
-        def again(usd: float | None) -> Prepared:
-            return plan_member(self.services, self._place, self._saved, self._source, host, usd)
 
         def unusable(error: FcctlError) -> None:
             self._notes.note(f"host {host.name}: cannot be used: {_in_words(error)}")
             self.members[host.name].stop("this computer has no connection to the search")
 
         tunnel = WorkerTunnel(self._tunnels, host, partial(on_host, self.services.store), self._leader_tunnel)
-        tunnel.before, tunnel.on_failure = before, unusable
+        tunnel.on_failure = unusable
         self._worker_tunnels[host.name] = tunnel
-        self.members[host.name] = Member(
-            self._make, tunnel, prepared, again, self._waking, self._notes, self._is_running, before
-        )
+        self.members[host.name] = Member(self._make, tunnel, prepared, self._waking, self._notes)
 
     def _leader_unusable(self, error: FcctlError) -> None:
         self._notes.note(f"the search continues on {self._saved.target.name} only: {_in_words(error)}")
@@ -102,41 +152,30 @@ class FleetCoordinator:
             return finished
         except Detached as detached:
             run_id = detached.run_id
-            news = f"the search {run_id} is active; follow it with all its machines: fcctl tune --resume {run_id}"
+            news = f"the search {run_id} is active on {self._saved.target.name}; follow it: fcctl attach {run_id}"
             raise
         except FcctlError as error:
             news = _in_words(error)
             raise
         except KeyboardInterrupt:
-            self._name_incomplete_runs()
+            self._name_incomplete_run()
             raise
         finally:
             self._end(news, in_order=ended)
 
-    def _name_incomplete_runs(self) -> None:
+    def _name_incomplete_run(self) -> None:
         """After a second Ctrl-C."""
-        store, own = self.services.store, self._saved.plan.run_id
-        for run_id in store.active():
-            plan = (store.plan_of(run_id) or {}).get("plan") or {}
-            if own in (run_id, plan.get("resume_from")):
-                self._notes.note(f"run {run_id} is not complete yet: fcctl pull-results {run_id}")
+        own = self._saved.plan.run_id
+        if own in self.services.store.active():
+            self._notes.note(f"run {own} is not complete yet: fcctl pull-results {own}")
 
     def link(self) -> ReconnectingHost:
         """To the leader."""
         return ReconnectingHost(self.services.hosts, self._saved.target, self.services.clock, self.observer)
 
     def _leader_is_on_host(self, run_id: str) -> bool:
-        """Another run resumes a search that was complete, and may have resumed another meanwhile."""
         store = self.services.store
-        for later in store.active():
-            if ((store.plan_of(later) or {}).get("plan") or {}).get("resume_from") == run_id:
-                self._leader_tunnel.set_run(later)
-                return False
         return not store.is_complete(run_id) and on_host(store, run_id)
-
-    def _on_status(self, is_running: bool) -> None:
-        if is_running:
-            self._is_running.set()
 
     def _on_host_line(self, line: str) -> None:
         """A line about a host in the log of the search, which is not trusted."""
@@ -159,7 +198,7 @@ class FleetCoordinator:
                 self._notes.note(news)
             left = [m for m in self.members.values() if not m.join(0)]
             if left:
-                runs = " ".join(r for m in left for r in m.runs if not self.services.store.is_complete(r))
+                runs = " ".join(m.run_id for m in left if m.run_id in self.services.store.active())
                 self._notes.note(
                     f"not released: {', '.join(m.name for m in left)}; their own time limits stop them; to stop them "
                     f"now: fcctl hosts audit --stop" + (f", fcctl cancel {runs}" if runs else "")
@@ -200,24 +239,15 @@ def _in_words(error: FcctlError) -> str:
 
 
 class MembershipObserver(Observer):
-    """Passes everything to ``inner``, and the lines about hosts in the search's log to ``on_line``.
+    """Passes everything to ``inner``, and the lines about hosts in the search's log to ``on_line``."""
 
-    Args:
-        on_status: called with each status of the search: whether it is running.
-        after: a run whose earlier lines are ignored.
-    """
-
-    def __init__(
-        self, inner: Observer, on_line: Callable[[str], None], on_status: Callable[[bool], None] = lambda _: None, *,
-        after: str | None = None,
-    ) -> None:  # fmt: skip
-        self._inner, self._on_line, self._on_status, self._old = inner, on_line, on_status, after
+    def __init__(self, inner: Observer, on_line: Callable[[str], None]) -> None:
+        self._inner, self._on_line = inner, on_line
         self._step: tuple[str, str | None] | None = None
         self._seen = 0
         self._rest = b""
 
     def progress(self, reply: wire.WatchReply, log_tail: bytes) -> None:
-        self._on_status(reply.summary.status not in wire.RUN_ENDINGS)
         step = reply.summary.run_id, reply.log_step
         if step != self._step:
             self._step, self._seen, self._rest = step, 0, b""
@@ -225,10 +255,7 @@ class MembershipObserver(Observer):
         self._seen = max(self._seen, reply.log_offset + len(log_tail))
         *lines, self._rest = (self._rest + fresh).split(b"\n")
         self._rest = self._rest[-1000:]
-        is_old = reply.summary.run_id == self._old
-        if is_old and log_tail:
-            self._old = None
-        for line in [] if is_old else lines:
+        for line in lines:
             if HOST_LINE.fullmatch(line.rstrip(b"\r")):
                 self._on_line(line.decode(errors="replace"))
         self._inner.progress(reply, log_tail)

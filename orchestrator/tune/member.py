@@ -1,10 +1,10 @@
-"""A worker host of a search: its run, and further runs after one that was lost."""
+"""A worker host of a search, and its run."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from orchestrator.runs.job.prepare import Prepared
 
 
-#: Starts of a host's part, all together.
-MAX_STARTS = 3
-#: Seconds from a lost run to the next, and between two tries to reach a host.
-AGAIN_S, REACH_AGAIN_S = 2.0, 15.0
+#: Seconds between two tries to reach a host.
+REACH_AGAIN_S = 15.0
 #: Seconds between two looks at a thread that is to end.
 TELL_S = 0.5
 #: Seconds added to the time of a machine that was stopped: a minute is billed at least, and clouds stop late.
@@ -82,31 +80,22 @@ class MemberEvents(Observer):
 
 
 class Member:
-    """Runs a worker host's part of a search in a thread, and starts it again if its run is lost.
+    """Runs a worker host's part of a search in a thread. If its run is lost, the search continues without it.
 
     Args:
         make: services for this thread alone, with this observer.
-        again: the plan of another start that costs at most so many dollars, if it costs anything. Raises FcctlError.
-        wanted: set once the search is known to run; nothing is started before.
-        before: runs of an earlier fcctl, oldest first; the last continues if it is that of ``first``.
     """
 
     def __init__(
-        self, make: Callable[[Observer], Services], worker_tunnel: WorkerTunnel, first: Prepared,
-        again: Callable[[float | None], Prepared], waking: StartOptions, observer: Observer, wanted: threading.Event,
-        before: Sequence[str] = (),
+        self, make: Callable[[Observer], Services], worker_tunnel: WorkerTunnel, prepared: Prepared,
+        waking: StartOptions, observer: Observer,
     ) -> None:  # fmt: skip
-        self.name, self.usd, self.status = first.saved.target.name, 0.0, "not started"
-        self.runs: list[str] = []
+        self.name, self.usd, self.status = prepared.saved.target.name, 0.0, "not started"
+        self.run_id = prepared.saved.plan.run_id
         #: The search excluded this host and gave a reason.
         self.left_out = threading.Event()
         self.over = threading.Event()
-        self._agreed_usd = first.saved.worst_case_usd
-        self._worker_tunnel, self._again, self._wanted, self._waking = worker_tunnel, again, wanted, waking
-        own = first.saved.plan.run_id
-        self._take_over = own if own in before else None
-        self._before = [run_id for run_id in before if run_id != own]
-        self._next = first
+        self._worker_tunnel, self._waking, self._prepared = worker_tunnel, waking, prepared
         self._events = MemberEvents(self.name, observer)
         self._plain = replace(make(self._events), notifier=SILENT_NOTIFIER)
         self._store = self._plain.store
@@ -127,16 +116,14 @@ class Member:
         ends at its own limits."""
         self.over.set()
         self._clock.stop()
-        cancelled = ""
+        is_told = False
         while not self.join(TELL_S):
-            run_id = self.runs[-1] if self.runs else ""
-            if run_id != cancelled and on_host(self._store, run_id):
-                cancelled = run_id if self._is_told(run_id, reason) else ""
+            is_told = is_told or (on_host(self._store, self.run_id) and self._is_told(reason))
 
-    def _is_told(self, run_id: str, reason: str) -> bool:
+    def _is_told(self, reason: str) -> bool:
         """False while the run is on its way to the host, which does not know it yet."""
         try:
-            cancel(self._plain, run_id, reason=reason)
+            cancel(self._plain, self.run_id, reason=reason)
         except ConflictError:
             return False
         except FcctlError as error:  # it has just ended, or is out of reach
@@ -144,94 +131,62 @@ class Member:
         return True
 
     def _is_under_way(self) -> bool:
-        return not self.runs or fold(self._store.journal_of(self.runs[-1])).stage < Stage.ENDED
+        return fold(self._store.journal_of(self.run_id)).stage < Stage.ENDED
 
     def _live(self) -> None:
         try:
-            if self._take_over is not None or self._is_wanted():
-                self._start_until_over()
+            self._follow()
         except KeyboardInterrupt:
             self.status = "cancelled"
-            if self._store.is_complete(self.runs[-1]):
-                self.usd += self._store.get(self.runs[-1]).cost.usd
+            if self._store.is_complete(self.run_id):
+                self.usd = self._store.get(self.run_id).cost.usd
         except Exception as error:  # noqa: BLE001 - the search continues without this host
             _log.exception("host %s", self.name)
             self.status = "error"
             self._events.note(f"unexpected {type(error).__name__}: {error}; the search continues without this host")
         finally:
             self._worker_tunnel.close()
-            close_waiting(self._plain, [*self._before, *self.runs])
+            close_waiting(self._plain, self.run_id)
 
-    def _start_until_over(self) -> None:
-        for start in range(1, MAX_STARTS + 1):
-            why = self._once()
-            if why is None or self.over.is_set():
-                return
-            if start == MAX_STARTS:
-                self._events.note(f"{why} again, after {MAX_STARTS} starts; the search continues without this host")
-            elif not self._prepare_again(why):
-                return
-
-    def _is_wanted(self) -> bool:
-        """Wait until the search runs; False if it is over first."""
-        while not self._wanted.is_set():
-            if self.over.wait(TELL_S):
-                return False
-        return True
-
-    def _prepare_again(self, why: str) -> bool:
-        if self.over.wait(AGAIN_S) or not self._is_wanted():
-            return False
-        left = self._agreed_usd - self.usd if self._agreed_usd > 0 else None
-        if left is not None and left <= 0:
-            self._events.note(f"{why}, and not started again: it has reached its cost limit of ${self._agreed_usd:.2f}")
-            return False
+    def _follow(self) -> None:
+        """Follow the run to its end."""
+        prepared, began = self._prepared, self._plain.clock.monotonic()
+        self._worker_tunnel.run_id = self.run_id
         try:
-            self._next = self._again(left)
-        except FcctlError as error:
-            self._events.note(f"{why}, and not started again: {error.message}")
-            return False
-        self._events.note(f"{why}, started again")
-        return True
-
-    def _once(self) -> str | None:
-        """Follow one run to its end; why another is needed, or None."""
-        prepared, taken, self._take_over = self._next, self._take_over, None
-        self.runs.append(taken or prepared.saved.plan.run_id)
-        self._worker_tunnel.set_run(self.runs[-1])
-        began = self._plain.clock.monotonic()
-        try:
-            record = self._come_back() if taken else self._launch(prepared)
+            record = self._launch(prepared)
         except MachineStopped as stopped:
             self.status = stopped.status
-            self.usd += prepared.saved.worst_rate * (self._plain.clock.monotonic() - began + LATE_S) / 3600
-            return stopped.status.replace("_", " ")
+            self.usd = prepared.saved.worst_rate * (self._plain.clock.monotonic() - began + LATE_S) / 3600
+            self._judge(stopped.status, stopped.message)
+            return
         except FcctlError as error:
             self.status = error.code
             cause = f" ({error.cause.splitlines()[0]})" if error.cause else ""
             self._events.note(
                 f"could not be started: {error.message}{cause}" + (f". {error.hint}" if error.hint else "")
             )
-            return None
+            return
         if record is None:
             self.status = "no connection"
-            return None
-        self.usd += record.cost.usd
-        self.status = record.status
-        return self._judged(record)
+            return
+        self.usd, self.status = record.cost.usd, record.status
+        gave_up = any(step.status == "warned" for step in record.steps)
+        if record.status == "passed" and gave_up:
+            self._judge("lost", "it stopped waiting for the search")
+        elif record.status not in ("passed", "cancelled", "over_budget", "idle"):
+            failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
+            why = (failed.message if failed else None) or record.message or record.status
+            hint = (failed.hint if failed else None) or record.hint or f"fcctl logs {record.run_id}"
+            self._judge(record.status, why.splitlines()[0], hint)
 
-    def _judged(self, record: RunRecord) -> str | None:
-        if self.over.is_set() or self.left_out.is_set() or record.status in ("cancelled", "over_budget", "idle"):
-            return None
-        if record.status in ("preempted", "lost"):
-            return record.status
-        if record.status == "passed":  # the search dismissed it; ``warned``: it gave up waiting
-            return "stopped waiting for the search" if any(s.status == "warned" for s in record.steps) else None
-        failed = next((step for step in record.steps if step.status not in ("passed", "warned")), None)
-        why = (failed.message if failed else None) or record.message or record.status
-        hint = (failed.hint if failed else None) or record.hint or f"fcctl logs {record.run_id}"
-        self._events.note(f"cannot be used: {why.splitlines()[0]}. {hint}")
-        return None
+    def _judge(self, status: str, why: str, hint: str = "") -> None:
+        """Says why the search does without this host, unless it is over or has said so itself."""
+        if self.over.is_set() or self.left_out.is_set():
+            return
+        if status in ("preempted", "lost"):
+            self._events.note(f"{status}: {why}; the search continues without this host")
+        else:
+            self._events.note(f"cannot be used: {why}" + (f". {hint}" if hint else ""))
 
     def _launch(self, prepared: Prepared) -> RunRecord | None:
         link = ReconnectingHost(self._services.hosts, prepared.saved.target, self._clock, self._events)
@@ -242,7 +197,7 @@ class Member:
         except MachineStopped:
             raise
         except HostError as error:
-            if not on_host(self._store, self.runs[-1]):
+            if not on_host(self._store, self.run_id):
                 raise
             self._events.note(f"no connection: {error.cause or error.message}")
             return self._come_back()
@@ -250,7 +205,7 @@ class Member:
 
     def _come_back(self) -> RunRecord | None:
         """Follow a submitted run whenever its host answers; None if its host does not answer after the search's end."""
-        run_id = self.runs[-1]
+        run_id = self.run_id
         while not self.over.is_set():
             try:
                 with resumed(self._services, run_id) as driver:
@@ -270,7 +225,7 @@ class Member:
         """Cancel the submitted run and collect it; None if its host does not answer."""
         from fcctl_tune.workers.membership import PATIENCE_S
 
-        run_id = self.runs[-1]
+        run_id = self.run_id
         try:
             cancel(self._plain, run_id, reason="the search has ended")
         except RunNotFound:
@@ -284,18 +239,18 @@ class Member:
         return self._store.get(run_id) if self._store.is_complete(run_id) else None
 
 
-def close_waiting(services: Services, run_ids: Sequence[str]) -> None:
-    """Close runs whose machine is off: nobody needs their results."""
-    left = [run_id for run_id in run_ids if not services.store.is_complete(run_id)]
-    for run_id in left:
-        try:
-            with resumed(services, run_id, patience_s=0.0) as driver:
-                if driver.waits:
-                    driver.give_up("its machine was stopped, and its results are not needed", disk=run_id != left[-1])
-        except RunNotFound:
-            pass  # another fcctl has just completed it
-        except FcctlError as error:
-            services.observer.note(f"run {run_id} is not complete yet: {error.message}")
+def close_waiting(services: Services, run_id: str) -> None:
+    """Closes the run if its machine is off: nobody needs its results."""
+    if services.store.is_complete(run_id):
+        return
+    try:
+        with resumed(services, run_id, patience_s=0.0) as driver:
+            if driver.waits:
+                driver.give_up("its machine was stopped, and its results are not needed", disk=False)
+    except RunNotFound:
+        pass  # it never began, or another fcctl has just completed it
+    except FcctlError as error:
+        services.observer.note(f"run {run_id} is not complete yet: {error.message}")
 
 
 def on_host(store: FileStore, run_id: str) -> bool:

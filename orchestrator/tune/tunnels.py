@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect.reconnect import BACKOFF_S
@@ -43,20 +43,13 @@ class Tunnel(ABC):
         self.connection: TunnelConnection | None = None
         self._tunnels = tunnels
         self._on_host = on_host
-        self._runs: list[str] = []
+        #: The machine's run, once it is to be reached.
+        self.run_id: str | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"fcctl-tunnel-{target.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
-
-    def set_run(self, run_id: str) -> None:
-        """The machine's present run."""
-        self._runs.append(run_id)
-
-    @property
-    def _run_id(self) -> str | None:
-        return self._runs[-1] if self._runs else None
 
     @property
     def is_up(self) -> bool:
@@ -72,8 +65,7 @@ class Tunnel(ABC):
     def _keep(self) -> None:
         attempt = 0
         while not self._closed.is_set():
-            run_id = self._run_id
-            if run_id is None or not self._on_host(run_id):
+            if self.run_id is None or not self._on_host(self.run_id):
                 self._closed.wait(SOON_S)
                 continue
             began = time.monotonic()
@@ -119,9 +111,8 @@ class LeaderTunnel(Tunnel):
 
     def _use(self, connection: TunnelConnection) -> None:
         seen: bytes | None = None
-        run_id = self._run_id or ""
-        while not self._closed.is_set() and self._on_host(run_id):  # else another run resumes the search
-            data = connection.read(run_id, rules.SCHEDULER_FILE, rules.MAX_FILE_BYTES)
+        while not self._closed.is_set():
+            data = connection.read(self.run_id or "", rules.SCHEDULER_FILE, rules.MAX_FILE_BYTES)
             if data is not None and data != seen:
                 scheduler = Scheduler.read(data, self.target.name)
                 if self._answers(connection, scheduler):
@@ -145,25 +136,16 @@ class WorkerTunnel(Tunnel):
     def __init__(self, tunnels: Tunnels, target: Target, on_host: OnHost, leader_tunnel: LeaderTunnel) -> None:
         super().__init__(tunnels, target, on_host)
         self._leader_tunnel = leader_tunnel
-        #: Runs that may have a file of an earlier fcctl.
-        self.before: Sequence[str] = ()
 
     def _use(self, connection: TunnelConnection) -> None:
-        port = connection.listen(self._leader_tunnel.reach)
-        invited: tuple[str, Scheduler] | None = None
+        port, run_id = connection.listen(self._leader_tunnel.reach), self.run_id or ""
+        invited: Scheduler | None = None
         while not self._closed.is_set():
-            run_id, scheduler = self._run_id, self._leader_tunnel.scheduler
-            if run_id is not None and scheduler is not None and invited != (run_id, scheduler):
+            scheduler = self._leader_tunnel.scheduler
+            if scheduler is not None and invited != scheduler:
                 if connection.write(run_id, rules.JOIN_FILE, scheduler.invitation(port)):
-                    invited = run_id, scheduler
-                self._take_back(connection, [r for r in (*self.before, *self._runs) if r != run_id])
+                    invited = scheduler
             elif invited is not None:
                 connection.check()
             self._closed.wait(SOON_S if invited is None else STANDING_S)
-        self._take_back(connection, [*self.before, *self._runs])
-
-    @staticmethod
-    def _take_back(connection: TunnelConnection, runs: Sequence[str]) -> None:
-        """Remove the files with the key, which hold no more."""
-        for run_id in runs:
-            connection.remove(run_id, rules.JOIN_FILE)
+        connection.remove(run_id, rules.JOIN_FILE)  # with the key, which holds no more

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from orchestrator.workspace.findings import MAX_SOURCES, Program, arguments, files_below, read_text
+from orchestrator.workspace.findings import MAIN, MAX_SOURCES, Program, arguments, files_below, read_text
 
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
@@ -271,6 +272,8 @@ _EXECUTABLE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _PROJECT = re.compile(r"^\s*project\s*\(\s*([\w.+-]+)", re.MULTILINE | re.IGNORECASE)
+_LIST = re.compile(r"^\s*set\s*\(\s*(\w+)\s+([^()]*)\)", re.MULTILINE | re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _COMMENT = re.compile(r"#\[\[.*?\]\]|#[^\n]*", re.DOTALL)
 _NOT_PLAIN = re.compile(
     r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b|add_executable\s*\([^)]*\$\{", re.IGNORECASE
@@ -284,18 +287,37 @@ def lists_below(folder: Path) -> dict[Path, str]:
     }  # fmt: skip
 
 
-def programs(folder: Path) -> Iterator[Program]:
-    """What the lists of ``folder`` build, relative to it; nothing if they compute a name, or put programs elsewhere."""
+def _set_once(text: str) -> dict[str, str]:
+    found = _LIST.findall(text)
+    counts = Counter(name for name, _ in found)
+    return {name: value for name, value in found if counts[name] == 1}
+
+
+def _resolved(text: str, variables: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), text)
+
+
+def programs(folder: Path) -> list[Program]:
+    """What the lists of ``folder`` build, relative to it; nothing if they compute a name or sources, or put programs
+    elsewhere."""
     lists = lists_below(folder)
     project = "".join(_PROJECT.findall(lists.get(folder / "CMakeLists.txt", ""))[:1])
-    lists = {path: text.replace("${PROJECT_NAME}", project) for path, text in lists.items()}
-    if any(_NOT_PLAIN.search(text) for text in lists.values()):
-        return
+    known = {"PROJECT_NAME": project, "PROJECT_SOURCE_DIR": str(folder), "CMAKE_SOURCE_DIR": str(folder)}
+    found = []
     for path, text in lists.items():
-        place = path.parent
-        for name, rest in _EXECUTABLE.findall(text):
-            command = shlex.quote(Path("build", place.relative_to(folder), name).as_posix())
-            yield Program(command, arguments(read_text(place / source) for source in rest.split()))
+        known["CMAKE_CURRENT_SOURCE_DIR"] = str(path.parent)
+        plain = _resolved(text, known)
+        known |= _set_once(plain)
+        plain = _resolved(plain, known)
+        if _NOT_PLAIN.search(plain):
+            return []
+        for name, rest in _EXECUTABLE.findall(plain):
+            command = shlex.quote(Path("build", path.parent.relative_to(folder), name).as_posix())
+            sources = [read_text(path.parent / source.strip('"')) for source in rest.split()]
+            if plain != text and not any(map(MAIN.search, sources)):
+                return []
+            found.append(Program(command, arguments(sources)))
+    return found
 
 
 #: ``sm_86``, ``compute_75``; not ``sm_90a``, whose kernels run nowhere else, nor a file ``sm_80.cu``.

@@ -48,7 +48,7 @@ _BUILDERS = {
     "just": ("justfile", "Justfile", ".justfile"),
 }
 _RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)[^:\n]*:(?!=)", re.MULTILINE)
-_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.cu)"', re.MULTILINE)
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.(?:cu|cpp|cc|cxx))"', re.MULTILINE)
 #: What is defined in a source, and what only looks like it.
 _FUNCTION = re.compile(r"\b(?!(?:if|for|while|switch|catch|main|__launch_bounds__)\b)(\w+)\s*\([^;{}]*\)\s*\{")
 _HEADER = re.compile(r'^\s*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
@@ -69,12 +69,14 @@ _PRINTS_TIME = re.compile(
 )
 #: Headers that nvcc alone does not find.
 _TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MULTILINE)
-#: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy or CuTe.
+#: Of a program of its own, or of a Python module.
+_NOT_LINKED = re.compile(f"{MAIN.pattern}|{_TORCH.pattern}", re.MULTILINE)
+#: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy, CuTe or Pallas.
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
 _KERNEL = re.compile(
     r"^\s*@(?:\w+\.)?(?:triton|cuda|cute|tilelang|jit)\.(?:jit|kernel|rawkernel)\b|\btarget\s*=\s*[\"']cuda\b"
-    r"|\b(?:RawKernel|RawModule|SourceModule|ElementwiseKernel|ReductionKernel)\(",
+    r"|\b(?:pallas_call|RawKernel|RawModule|SourceModule|ElementwiseKernel|ReductionKernel)\(",
     re.MULTILINE,
 )
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
@@ -178,7 +180,7 @@ def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _built(folder: Path, bench: str | None) -> Findings:
-    texts = _cuda_texts(folder)
+    texts = _texts(folder, (".cu",))
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
     found = Findings(uses_nvcc=bool(texts))
     python = _python_build(folder)
@@ -299,10 +301,12 @@ def _plain(found: Findings, folder: Path, texts: Mapping[str, str], kernels: Seq
     left_out += [name for name in scripts if script_needs_arguments(read_text(folder / name))]
     scripts = tuple(name for name in scripts if name not in left_out)
     uses_torch = any(_IMPORTS_TORCH.search(read_text(folder / name)) for name in scripts)
+    texts = {**texts, **_texts(folder, (".cpp", ".cc", ".cxx"))}
     included = {Path(path).name for text in texts.values() for path in _INCLUDE.findall(text)}
-    alone = [n for n in kernels if n not in programs and Path(n).name not in included and not _TORCH.search(texts[n])]
+    sources = [n for n, text in texts.items() if Path(n).name not in included and not _NOT_LINKED.search(text)]
+    alone = [name for name in kernels if name in sources]
     options = [f"-I{place}" for place in _include_folders(folder, {name: texts[name] for name in (*names, *alone)})]
-    linked = {name: _linked(name, programs, alone, texts) for name in names}
+    linked = {name: _linked(name, programs, sources, texts) for name in names}
     compiled = {n: ["-o", _built_as(n), *options, *_arguments(linked[n], texts)] for n in names}
     if not names and not scripts:
         compiled = {n: [*options, "-c", n, "-o", _built_as(n) + ".o"] for n in alone}
@@ -381,7 +385,7 @@ def gpu_scripts(folder: Path) -> tuple[list[str], list[str]]:
     return extensions[:MAX_SOURCES], [name for name in kernels if name not in extensions][:MAX_SOURCES]
 
 
-def _cuda_texts(folder: Path) -> dict[str, str]:
-    """The .cu files with their text."""
-    names = ((path, path.relative_to(folder).as_posix()) for path in files_below(folder) if path.name.endswith(".cu"))
+def _texts(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
+    """The files with these endings, with their text."""
+    names = ((path, path.relative_to(folder).as_posix()) for path in files_below(folder) if path.suffix in suffixes)
     return {name: read_text(path) for path, name in names if not name.startswith("-")}

@@ -28,7 +28,6 @@ from orchestrator.money.usage_recorder import UsageRecorder
 from orchestrator.providers.registry import RecordingClouds
 from orchestrator.runs.builder import run_there
 from orchestrator.runs.job.prepare import RunRequest
-from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.reopen import cancel, with_members
 from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
@@ -36,8 +35,7 @@ from orchestrator.sessions import session as sessions
 from orchestrator.tune import fleet as conducting
 from orchestrator.tune import member as fleet_member
 from orchestrator.tune import tunnels as fleet_ways
-from orchestrator.tune.fleet import FleetCoordinator
-from orchestrator.tune.fleet_plan import FleetPlanner, continue_search, plan, plans_of
+from orchestrator.tune.fleet import FleetCoordinator, FleetPlanner, plan
 from orchestrator.tune.search_file import SearchFile, SearchOptions, job_of, parse
 from tests.simulation.accounts import RATE
 from tests.simulation.cloud import Instance, SimulatedCloud
@@ -78,7 +76,6 @@ class Fleet:
     _parts: dict[str, Part] = field(default_factory=dict)
     #: Searches that there were before the command.
     before: int = 0
-    resumed: str | None = None
 
     def __post_init__(self) -> None:
         faults = {n: [Fault(n, "lost_reply")] for n in self.story.unanswered}
@@ -178,7 +175,7 @@ class Fleet:
         actor = Actor(f"fcctl-{number}")
         told = Told(self.trace)
         self.stores, self.coordinator = [], None
-        self.before, self.resumed = len(self.searches), None
+        self.before = len(self.searches)
         strikes = {at: error for command, at, error in self.story.strikes if command == number}
         began = self.world.now
         self.threads = Threads(self.world, actor, self.world.rng, strikes)
@@ -210,8 +207,6 @@ class Fleet:
             match what:
                 case "tune":
                     return self._tune(actor, told, services)
-                case "resume":
-                    return self._resume(actor, told, services)
                 case "ps":
                     recover(services)
                 case "cancel":
@@ -228,7 +223,7 @@ class Fleet:
         return "ended"
 
     def _active(self, services: Services) -> list[str]:
-        return [r for r in services.store.active() if (services.store.plan_of(r) or {}).get("fleet")]
+        return [run_id for run_id in self.searches if run_id in services.store.active()]
 
     def _tune(self, actor: Actor, told: Told, services: Services) -> str:
         place = FleetPlanner(self.root, "sim", listed())
@@ -239,40 +234,10 @@ class Fleet:
         plans = plan(services, place, wanted, hosts[1:])
         self.allowed += plans.worst_case_usd
         saved = plans.search.saved
-        leader = FleetCoordinator(lambda o: self.services(actor, o), services.hosts, place, plans, StartOptions(), told)  # type: ignore[arg-type]
+        leader = FleetCoordinator(lambda o: self.services(actor, o), services.hosts, plans, StartOptions(), told)  # type: ignore[arg-type]
         return self._conduct(
             leader, lambda: run(leader.services, leader.link(), saved, plans.search.source, waking=StartOptions())
         )
-
-    def _resume(self, actor: Actor, told: Told, services: Services) -> str:
-        place = FleetPlanner(self.root, "sim", listed())
-        active = self._active(services)
-        if not active:
-            return "nothing"
-        self.resumed = active[-1]
-        plans, left = plans_of(services, place, active[-1])
-        fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
-        self.allowed += sum(p.saved.worst_case_usd for p in fresh)
-
-        def agree(saved: SavedPlan) -> None:
-            self.allowed += saved.worst_case_usd
-
-        leader = FleetCoordinator(
-            lambda o: self.services(actor, o), services.hosts, place, plans, StartOptions(), told, left
-        )  # type: ignore[arg-type]
-        search, starts = self.machines[plans.search.saved.target.name].parts.get(active[-1]), self._starts()
-        outcome = search.outcome if search is not None else None
-        try:
-            return self._conduct(leader, lambda: continue_search(leader.services, active[-1], agree))
-        finally:
-            woken = [name for name, number in self._starts().items() if number > starts[name]]
-            if woken and outcome and outcome.status == "passed":
-                raise Violation(f"the search had ended, and {woken} were turned on for it")
-
-    def _starts(self) -> dict[str, int]:
-        """How often each machine that helps was turned on."""
-        billed = [time.machine_id for time in self.cloud.billed]
-        return {name: billed.count(self.machines[name].instance.id) for name in self.story.names[1:]}
 
     def _conduct(self, leader: FleetCoordinator, search: Callable[[], Finished | None]) -> str:
         self.coordinator = leader
@@ -288,10 +253,10 @@ class Fleet:
         for note in told.notes:
             if "unexpected" in note:
                 raise Violation(note)
-        if what in ("tune", "resume"):
+        if what == "tune":
             check_heard(self, what, ending, told)
             self.words += [*told.notes, ending]
-            if ending not in ("killed", "nothing"):
+            if ending != "killed":
                 check_left(self, ending, "\n".join(self.words))
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from orchestrator.runs.lifecycle import Stage, fold
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 #: How long letting all go takes where nothing goes wrong, with ways to machines that are off by then, seconds.
 LET_GO_S = 100.0
-STARTED = re.compile("host [a-z0-9-]+: (?!.*not started again).*started again$")
 
 
 def check_in_order(fleet: Fleet, told: Told, struck_at: float | None) -> None:
@@ -54,19 +52,14 @@ def check_heard(fleet: Fleet, what: Command, ending: str, told: Told) -> None:
     last, is_new = logs[-1] if logs else [], len(fleet.searches) > fleet.before
     if ending == "ended: passed" and is_new and heard[len(heard) - len(last) :] != last:
         raise Violation(f"said last: {last}, and heard: {heard}")
-    for member in fleet.coordinator.members.values() if fleet.coordinator and ending != "killed" else ():
-        again = sum(bool(STARTED.match(note)) and f"host {member.name}:" in note for note in told.notes)
-        if again != max(0, len(member.runs) - 1):
-            raise Violation(f"{member.name} had the runs {member.runs}, and {again} of them were told")
 
 
 def check_left(fleet: Fleet, ending: str, words: str) -> None:
     """Whatever is still at work, or on, or not home, was named with what to do about it."""
     fleet.world.advance(SETTLED_S + fleet.world.stop_seconds)
     store = fleet.services(Actor("judge"), Told(fleet.trace)).store
-    goes_on = [r for r in (fleet.resumed,) if r and fold(store.journal_of(r)).stopped]  # it waits, as before
     for name, machine in fleet.machines.items():
-        excused = [r for r in {*machine.parts, *_active_on(store, name)} if r in goes_on or r in words]
+        excused = [r for r in {*machine.parts, *_active_on(store, name)} if r in words]
         part = machine.working
         if part is not None and part.plan.run_id not in excused:
             raise Violation(f"{part.plan.run_id} is at work on {name} after {ending!r}, without a word")
@@ -80,7 +73,7 @@ def check_left(fleet: Fleet, ending: str, words: str) -> None:
     for run_id in store.active():
         state = fold(store.journal_of(run_id))
         is_nothing_yet = state.stage < Stage.SYNCING and state.machine in ("none", "due")
-        if run_id not in words and run_id not in goes_on and not is_nothing_yet:
+        if run_id not in words and not is_nothing_yet:
             raise Violation(f"{run_id} is not home after {ending!r}, without a word")
 
 

@@ -70,8 +70,6 @@ class Machine(Guest):
         if plan.run_id in self.runs:
             return "exists"
         run = Part(plan, 0.0, self.instance.boots)
-        if plan.resume_from in self.parts:
-            run.journal = list(self.parts[plan.resume_from].journal)
         is_free = self.working is None
         self.fleet.begun(run)
         self.parts[plan.run_id] = run

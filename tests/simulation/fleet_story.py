@@ -12,7 +12,7 @@ from tests.simulation.world import Killed
 
 NAMES = ("l4", "l4-2", "l4-3")
 
-Command = Literal["tune", "resume", "ps", "cancel"]
+Command = Literal["tune", "ps", "cancel"]
 Trouble = Literal["preempt", "crash", "cut", "refuse", "slow", "forget", "asleep", "cloud_down", "stockout"]
 AMOUNTS: dict[Trouble, tuple[float, float]] = {
     "cut": (5, 500), "refuse": (5, 300), "slow": (10, 200), "asleep": (5, 900), "cloud_down": (20, 400),
@@ -83,11 +83,9 @@ def draw(seed: int) -> Story:
     strikes = []
     if rng.random() < 0.5:
         strikes.append((0, rng.randint(1, 160), rng.choice((KeyboardInterrupt, KeyboardInterrupt, Killed))))
-        commands += rng.choice((["resume"], ["resume"], ["ps"], ["cancel"], ["resume", "resume"], []))
-        if len(commands) == 3:
-            strikes.append((1, rng.randint(1, 120), rng.choice((KeyboardInterrupt, Killed))))
+        commands += rng.choice((["ps"], ["cancel"], []))
     else:
-        commands += rng.choice(([], ["ps"], ["resume"]))
+        commands += rng.choice(([], ["ps"]))
     if strikes and strikes[0][2] is KeyboardInterrupt and rng.random() < 0.3:  # again, by who does not like to wait
         strikes.append((0, strikes[0][1] + rng.randint(1, 12), KeyboardInterrupt))
     unanswered = tuple(sorted(rng.randint(1, 600) for _ in range(rng.choice((0, 0, 1, 3)))))

@@ -54,10 +54,6 @@ def told_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fleet.FleetCoordinator, "_on_host_line", twice)
 
 
-def again_for_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fleet_member.Member, "_prepare_again", lambda self, _: setattr(self, "_agreed_usd", 0.0) or True)
-
-
 def never_let_in(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fleet_ways.WorkerTunnel, "_use", lambda *_: None)
 
@@ -66,18 +62,12 @@ def no_way_without_a_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fleet.FleetCoordinator, "_leader_unusable", lambda *_: None)
 
 
-def woken_for_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fleet_member.Member, "_is_wanted", lambda _: True)
-
-
 #: With a story, from which on one that finds the bug is looked for, and how what is found begins.
 BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
     (members_are_not_told, 235, "at its end the fleet took"),
     (told_twice, 0, "and heard:"),
-    (again_for_nothing, 4, "of them were told"),
     (never_let_in, 80, "was never in the search"),
     (never_let_go, 0, "without a word"),
-    (woken_for_nothing, 75, "the search had ended"),
     (no_way_without_a_word, 267, "the search continues on l4 only"),
 ]
 

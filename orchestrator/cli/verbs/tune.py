@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 )
 @click.option("--hosts", type=click.IntRange(1, 16), metavar="N",
               help="Search on N machines like the target (kind gcp): also NAME-2, NAME-3, ...")  # fmt: skip
-@click.option("--resume", "cut_off", metavar="RUN",
-              help="Resume RUN, a search on several machines, with all of them.")  # fmt: skip
 @click.option(
     "--adopt", metavar="RUN", help="Do not search: write RUN's winners into the search's table, after confirmation."
 )
@@ -57,7 +55,7 @@ if TYPE_CHECKING:
 def tune(
     cli: Cli, search: str | None, how: Launching, trials: int | None, elites: int | None, strategy: str,
     control: str | None, cases: tuple[str, ...], space: str | None, seed: int | None, timeout: float, hosts: int | None,
-    cut_off: str | None, adopt: str | None, force: bool,
+    adopt: str | None, force: bool,
 ) -> None:  # fmt: skip
     """Search the best configuration of NAME on a target: compile, check, time; measure the best again.
 
@@ -66,14 +64,16 @@ def tune(
     results are in the store. A failed trial is recorded with its reason and does not stop the search.
 
     With several machines (`--on a --on b`, `--hosts N`) the search is a run on the first machine; each other machine
-    has its own worker run. The machines reach each other through this command, over SSH. A lost machine is started
-    again. Ctrl-C releases all but the first machine; `--resume` adds them again. The budget is divided evenly.
+    has its own worker run. The machines reach each other through this command, over SSH. The search
+    continues without a machine that is lost. Ctrl-C releases all but the first machine. The budget is divided evenly.
 
     --adopt writes the winners of RUN into the table that the search file names. It shows the evidence and the change,
     and asks before it writes (`--yes` answers yes). A winner that the held-out measurement does not prove is refused.
     """
-    if adopt is not None or cut_off is not None:
-        _with_a_run(cli, adopt, cut_off, how, force=force, named=bool(search or space or hosts))
+    if adopt is not None:
+        if search or space or hosts or how != Launching(dry_run=how.dry_run):
+            raise click.UsageError("--adopt takes only a collected RUN: remove NAME and --on")
+        adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
         return
     if force:
         raise click.UsageError("--force needs --adopt")
@@ -102,22 +102,6 @@ def tune(
             tune_fleet.launch(cli, how, wanted, there, machines)
         else:
             launch(cli, how, wanted, there)
-
-
-def _with_a_run(cli: Cli, adopt: str | None, cut_off: str | None, how: Launching, *, force: bool, named: bool) -> None:
-    """What is done with a search that there is already."""
-    if adopt is not None:
-        if named or cut_off is not None or how != Launching(dry_run=how.dry_run):
-            raise click.UsageError("--adopt takes only a collected RUN: remove NAME and --on")
-
-        adopt_run(cli, adopt, force=force, dry_run=how.dry_run)
-    elif cut_off is not None:
-        if named or force or how != how.only("rev"):
-            raise click.UsageError("--resume keeps the search's options: remove NAME and the other options")
-        from orchestrator.cli.verbs.tune_fleet import resume
-
-        with revision(cli, how) as there:
-            resume(cli, cut_off, there, how.accepted)
 
 
 def _search(cli: Cli, there: Revision | None, name: str | None, space: Path | None) -> Search:

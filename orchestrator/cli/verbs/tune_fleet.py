@@ -14,16 +14,14 @@ from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import Launching
 from orchestrator.hosts.recover import remind
 from orchestrator.machines.connect.tunnels import SshTunnels
-from orchestrator.machines.targets import AcceptedPrices, StartOptions, Target
+from orchestrator.machines.targets import AcceptedPrices, Target
 from orchestrator.results.records import RunRecord
-from orchestrator.runs.cost.estimate import with_own_price, with_own_rates
+from orchestrator.runs.cost.estimate import with_own_price
 from orchestrator.runs.job.prepare import Prepared, RunRequest
-from orchestrator.runs.job.saved_plan import SavedPlan, read_saved
 from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.revision import Revision
-from orchestrator.tune.fleet import FleetCoordinator
-from orchestrator.tune.fleet_plan import FleetPlanner, continue_search, plan, plans_of
+from orchestrator.tune.fleet import FleetCoordinator, FleetPlanner, plan
 from orchestrator.tune.fleet_rules import machines
 from orchestrator.views.tables.plan import fleet_json, print_fleet
 
@@ -63,41 +61,13 @@ def launch(
         saved, source = plans.search.saved, plans.search.source
         if not cli.quiet:
             observer.note(f"run {saved.plan.run_id}, with {', '.join(host.name for host in hosts[1:])}")
-        leader = FleetCoordinator(
-            partial(app.services, cli), SshTunnels(app.connector()), place, plans, how.waking, observer
-        )
+        leader = FleetCoordinator(partial(app.services, cli), SshTunnels(app.connector()), plans, how.waking, observer)
         own = leader.services
 
         def search() -> Finished | None:
             return run(own, leader.link(), saved, source, waking=how.waking)
 
         _collect_and_finish(cli, leader, search)
-
-
-def resume(cli: Cli, name: str, there: Revision | None, accepted: AcceptedPrices) -> None:
-    """Continues a search that lost its fcctl or its first machine: with all of its machines again."""
-    with app.observing(cli) as observer:
-        services = app.services(cli, observer)
-        run_id = services.store.resolve(name)
-        search = read_saved(services.store, run_id)
-        hosts = search.fleet.members if search is not None and search.fleet is not None else []
-        place = _place(cli, services, hosts, accepted)
-        plans, left = plans_of(services, place, run_id, there.read() if there else None)
-        fresh = [p for p in plans.members if p.saved.plan.run_id not in left.get(p.saved.target.name, ())]
-        with observer.aside():
-            _confirm(cli, fresh)
-        leader = FleetCoordinator(
-            partial(app.services, cli), SshTunnels(app.connector()), place, plans, StartOptions(), observer, left
-        )
-
-        def asked(saved: SavedPlan) -> None:
-            with observer.aside():
-                launching.confirm(cli, [saved], capped=place.budget.per_run_usd is not None)
-
-        def priced(saved: SavedPlan) -> SavedPlan:
-            return with_own_rates(services, saved, place.budget, accepted)
-
-        _collect_and_finish(cli, leader, lambda: continue_search(leader.services, run_id, asked, priced))
 
 
 def _confirm(cli: Cli, plans: Sequence[Prepared]) -> None:
@@ -118,9 +88,9 @@ def _collect_and_finish(cli: Cli, leader: FleetCoordinator, search: Callable[[],
     def tell(record: RunRecord, folder: Path) -> None:
         for member in leader.members.values():
             cost = f", ${member.usd:.2f}" if member.usd else ""
-            cli.note(f"host {member.name}: {member.status}{cost}  {' '.join(member.runs)}")
+            cli.note(f"host {member.name}: {member.status}{cost}  {member.run_id}")
         members = [
-            {"host": m.name, "runs": m.runs, "status": m.status, "usd": round(m.usd, 6)}
+            {"host": m.name, "runs": [m.run_id], "status": m.status, "usd": round(m.usd, 6)}
             for m in leader.members.values()
         ]
         report_run(cli, record, folder, {"members": members})

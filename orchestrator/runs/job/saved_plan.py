@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base import json_text
@@ -56,8 +56,7 @@ class SavedPlan(HourlyPlan):
     session_abroad: bool = False
     #: It may start although its worst case costs more: it is ended before it has cost so many dollars.
     stop_at_usd: float | None = None
-    #: The other machines of a search that has several; and, in their plans, the run that is the search.
-    fleet: Fleet | None = None
+    #: The search that it helps, on one of several machines.
     fleet_of: str | None = None
     #: The run of ``before_wake`` on the target's builder, because this computer cannot compile; in that run's plan, the
     #: run that it is for.
@@ -67,11 +66,7 @@ class SavedPlan(HourlyPlan):
     @property
     def again(self) -> str:
         """The command that resumes it after its machine was stopped."""
-        if self.fleet_of is not None:  # it is of no use by itself
-            return f"fcctl tune --resume {self.fleet_of}"
-        if self.fleet is not None:
-            return f"fcctl tune --resume {self.plan.run_id}"
-        return f"fcctl run --resume {self.plan.run_id}"
+        return f"fcctl run --resume {self.fleet_of or self.plan.run_id}"  # a helper is of no use by itself
 
     @property
     def worst_case_minutes(self) -> float:
@@ -157,26 +152,6 @@ def plan_at_home(store: FileStore, run_id: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-class Fleet(BaseModel):
-    """The other machines of a search, and what starts them again."""
-
-    model_config = KEPT
-
-    members: list[Target]
-    #: What the commands of trials find set; a target's own variables come on top.
-    env: dict[str, str] = {}
-    settings: dict[str, str] = {}
-    #: What each machine's run may cost, dollars.
-    budget_usd: float | None = None
-    stop_at_budget: bool = False
-
-
 def helped_by(plan: Mapping[str, Any]) -> str | None:
     """The run that the run of a saved ``plan`` only helps: a search, or one that it compiles for."""
     return plan.get("fleet_of") or plan.get("builds_for")
-
-
-def searches_of(plan: Mapping[str, Any]) -> set[str]:
-    """The ids of the run of a saved ``plan`` of a search, and of the run that it resumes."""
-    run = plan.get("plan") or {}
-    return {one for one in (run.get("run_id"), run.get("resume_from")) if one}

@@ -186,7 +186,7 @@ def _split(line: str, inside: bool = False) -> list[str]:
         return [cell.strip() for cell in line.strip("|").split("|")]
     if inside and line.count(",") > 2:
         return [cell.strip() for cell in line.split(",")]
-    return re.split(r"\s{2,}|\t+" if inside else r"\s{2,}", line.strip("# \t"))
+    return [cell.rstrip(",") for cell in re.split(r"\s{2,}|\t+" if inside else r"\s{2,}", line.strip("# \t"))]
 
 
 def _figures(columns: Sequence[Column], line: str, unit: str) -> list[str] | None:

@@ -169,6 +169,7 @@ CASES = {
         {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
         ["run"],
     ),
+    "pallas": ({"add.py": "def add(x):\n    return pl.pallas_call(kernel, out_shape=x)(x)\nprint(add(1))\n"}, ["run"]),
     "kernels with a script of tests": (
         {"k.py": TRITON.partition("if ")[0], "test.py": "import k\nk.add[8](1)\n"},
         ["test"],
@@ -524,6 +525,19 @@ def test_each_program_is_linked_with_the_kernels_beside_it(tmp_path: Path) -> No
     assert linked == ["top.cu lib/l.cu lib/m.cu", "one/a.cu one/k/k.cu", "two/b.cu two/k.cu"]
 
 
+def test_a_program_is_linked_with_the_functions_beside_it_that_are_no_kernels(tmp_path: Path) -> None:
+    calls = '#include "part.cpp"\n' + CUDA.replace("return", "gold(part()); check(); return")
+    files = {"a.cu": calls, "gold.cpp": "void gold(int n) {\n}\n", "utils.cu": "void check() {}\n"}
+    others = {
+        "part.cpp": "int part() { return 1; }\n",
+        "gold_main.cpp": "void gold(int) {}\nint main() {}\n",
+        "bind.cpp": "#include <torch/extension.h>\nvoid check() {}\n",
+        "unused.cc": "void unused() {}\n",
+    }
+    build = first_job(repository(tmp_path, {**files, **others})).steps[0]
+    assert "-o build/a a.cu utils.cu gold.cpp 2>&1" in build.run
+
+
 def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Path) -> None:
     files = {
         "kernels/a b/Makefile": "all:\n\techo built > out\n", "kernels/a b/sub/Makefile": "x:\n",
@@ -648,6 +662,18 @@ def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
     files = dict(CASES["cmake, programs"][0])
     _, run = first_job(repository(tmp_path / "one", files)).steps
     assert (untitled(run.run), run.needs.gpu) == ("build/src/alone\n# build/sized ARGUMENTS\n", True)
+
+
+def test_lists_of_sources_in_cmake_are_read(tmp_path: Path) -> None:
+    main = 'int main(int argc, char **argv) { if (argc < 2) { printf("Usage: app <M> <N>\\n"); return 1; } }\n'
+    cmake = "project(p CUDA)\nset(SRC\n  k.cu\n  %s)\nset(NAME app)\nadd_executable(${NAME} ${SRC})\n"
+    for number, place in enumerate(("${CMAKE_CURRENT_SOURCE_DIR}/src/main.cu", '"${PROJECT_SOURCE_DIR}/src/main.cu"')):
+        files = {"CMakeLists.txt": cmake % place, "k.cu": KERNEL, "src/main.cu": main}
+        folder = repository(tmp_path / str(number), files)
+        first_job(folder)
+        assert "\n#       build/app <M> <N>\n" in (folder / "jobs/first.yaml").read_text()
+    lost = repository(tmp_path / "lost", {**files, "CMakeLists.txt": cmake % "${ELSEWHERE}", "src/main.cu": CUDA})
+    assert "find . -type f" in first_job(lost).steps[1].run
 
 
 def test_programs_that_cmake_does_not_build_there_do_not_run(tmp_path: Path) -> None:

@@ -97,11 +97,21 @@ def test_of_a_run_only_the_time_of_its_machine_is_spent_that_no_run_has(owner: s
     assert left([one], line(1.0, "bench"), line(0.5)) == {"a": 2.5}
 
 
-def test_of_several_runs_of_one_machine_the_first_has_what_no_run_has() -> None:
-    first, second = of_vm("a", 1.0), of_vm("b", 2.0, at=T + 10)
-    assert left([second, first], line(0.4)) == {"a": 0.6, "b": 2.0}
-    assert left([second, first], line(1.4)) == {"a": 0.0, "b": pytest.approx(1.6)}
+def test_of_several_runs_of_one_machine_the_last_has_what_no_run_has_and_the_rest_is_of_those_before() -> None:
+    first, second = of_vm("a", 1.0), of_vm("b", 2.0, at=T + 50)
+    assert left([second, first], line(0.4)) == pytest.approx({"a": 0.8, "b": 1.8})
+    assert left([second, first], line(1.4)) == pytest.approx({"a": 0.3, "b": 1.3})
     assert left([second, first], line(9.0)) == {"a": 0.0, "b": 0.0}
+
+
+def test_none_has_what_its_machine_cost_before_it() -> None:
+    """A run waits for its machine, which went off; another run turned that on and is booked; now the first has it."""
+    waits, wake = of_vm("a", 0.4), of_vm("a.wake", 1.0, "wake", started=T + 1000)
+    own, others, now = line(0.4), line(0.3, start=T + 500), line(0.1, start=T + 1000)
+    assert left([waits, wake], own, others, now) == {"a": 0.0, "a.wake": 0.9}
+    both = [of_vm("a", 0.4, started=T), of_vm("b", 0.4, started=T + 500)]
+    assert left(both, line(0.3), line(0.5, start=T + 500)) == {"a": 0.0, "b": 0.0}
+    assert left(both, line(0.3), line(0.3, start=T + 500)) == pytest.approx({"a": 0.1, "b": 0.1})
 
 
 def test_of_two_machines_of_one_name_nobody_can_tell_whose_a_line_is() -> None:

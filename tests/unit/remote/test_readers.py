@@ -590,6 +590,7 @@ LLAMA = """\
 | ----- | -------: | --: | ----: | ---------------: |
 | 7B Q4 | 3.56 GiB |  99 | pp512 |  5765.41 ± 20.55 |
 """
+COMMAS = "Read only\nsize, step,   time (ms),   b/w (GB/s)\n  4,    5,    1.5,   94.7\n  4,   64, 2.5,   95.5\n"
 SERVED = "Request throughput (req/s):     16.36\nMean TTFT (ms):     45.12\n"
 STEPS = "step    1/   74 | loss 4.367631 | 80.5 ms | 50863 tok/s\nstep    2/   74 | loss 4.03 | 79.5 ms | 50865 tok/s\n"
 CACHE = "   data set   exec time     Eff. bw       DRAM read\n    8 kB         2ms     12345.6 GB/s         0 GB/s\n"
@@ -670,6 +671,8 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (BOX, None, {"naive size=1024 time": [12.34]}),
         (RICH, None, {"size=1024 time": [500.0]}),
         (LLAMA, {"7B Q4 3.56 GiB ngl=99 pp512 t/s": 5765.41}, None),
+        (COMMAS, {"size=4 step=5 b/w GB/s": 94.7, "size=4 step=64 b/w GB/s": 95.5},
+         {"size=4 step=5 time": [1500.0], "size=4 step=64 time": [2500.0]}),
         (SERVED, {"Request throughput req/s": 16.36}, {"Mean TTFT": [45120.0]}),
         (STEPS, {"| loss tok/s": 50863.0, "| loss 4.03 tok/s": 50865.0}, {"loss": [80500.0], "loss 4.03": [79500.0]}),
         (CACHE, {"8 kB GB/s": 12345.6, "8 kB 2 GB/s": 0.0}, {"8 kB": [2000.0]}),

@@ -149,10 +149,8 @@ def test_the_error_behind_which_others_still_compiled_is_shown(folder: Path) -> 
     step = sample_run.record().steps[0].model_copy(update={"status": "failed", "log": "build.txt", "documents": []})
     error = "a.cu:2:10: fatal error: cublas_v2.h: No such file or directory"
     compiled = "ptxas info    : Used 55 registers\n" * 40
-    (folder / "build.txt").write_text(
-        f"{error}\n{compiled}make: *** [Makefile:2: a] Error 2\n"
-        "make: Target 'all' not remade because of errors.\nmade all but: a.cu\n"
-    )
+    make = "make: *** [Makefile:2: a] Error 2\nmake: Target 'all' not remade because of errors.\n"
+    (folder / "build.txt").write_text(f"{error}\n{compiled}{make}made all but: a.cu\n")
     shown = printed(sample_run.record().model_copy(update={"steps": [step], "status": "failed"}), folder)
     lines = [line for line in shown.splitlines() if line.startswith("    |")]
     assert error in lines[0]

@@ -1,4 +1,4 @@
-"""Coming back to a search on several machines: what goes on, what is woken for it, what is let go for good."""
+"""The members of a search on several machines: what is ended with it, what is let go for good, what is told of one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator.base.errors import BudgetError, CloudError, ConflictError, HostUnreachable, LinkLost, MachineStopped
+from orchestrator.base.errors import CloudError, ConflictError, MachineStopped
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import Observer
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.release import InUse, Released
 from orchestrator.runs import reopen
 from orchestrator.runs import run as running
-from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine.release import Releaser
 from orchestrator.runs.reopen import with_members
 from orchestrator.runs.resume_run import resume_run
-from orchestrator.tune import fleet_plan
 from orchestrator.tune import member as fleet_member
-from orchestrator.tune.fleet_plan import left_behind
 from orchestrator.tune.member import Member, close_waiting
 
 SEARCH, HELPER = (f"20261121t08{minute}30z-{job}-3fa9c1" for minute, job in ((10, "tune-a"), (11, "tune-member-b")))
@@ -75,48 +72,11 @@ def resuming(monkeypatch: pytest.MonkeyPatch, module: Any, driver: Any) -> None:
     monkeypatch.setattr(module, "resumed", resumed)
 
 
-# ------------------------------------------------------------------------------------------------- the search itself
-def test_what_is_started_anew_is_within_the_caps_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by itself may be, and still they cost more than is left."""
-    hosts = [SimpleNamespace(name=name, kind="gcp") for name in "bcd"]
-    tree, fleet = SimpleNamespace(tree_sha256="1" * 64), SimpleNamespace(members=hosts)
-    saved: Any = SimpleNamespace(plan=SimpleNamespace(job="tune", run_id=SEARCH), fleet=fleet, source=tree)
-    there: Any = SimpleNamespace(plan=SimpleNamespace(run_id=HELPER), target=hosts[0], worst_case_usd=1.0)
-
-    def anew(*given: Any) -> Any:
-        run_id = f"{HELPER}-{given[-1].name}"
-        return SimpleNamespace(
-            saved=SimpleNamespace(plan=SimpleNamespace(run_id=run_id), target=given[-1], worst_case_usd=1.0)
-        )
-
-    monkeypatch.setattr(fleet_plan, "saved_plan", lambda *_: there)
-    monkeypatch.setattr(fleet_plan, "read_saved", lambda *_: saved)
-    monkeypatch.setattr(fleet_plan, "left_behind", lambda *_: {"b": [HELPER]})
-    monkeypatch.setattr(fleet_plan, "plan_member", anew)
-    resuming(monkeypatch, fleet_plan, None)
-    asked: list[float] = []
-
-    def check_caps(_services: object, _budget: object, usd: float) -> None:
-        asked.append(usd)
-        raise BudgetError("too much")
-
-    monkeypatch.setattr(ledger, "check_caps", check_caps)
-    store = SimpleNamespace(
-        is_complete=lambda _: False, active=lambda: [SEARCH, HELPER], rows=lambda **_: [],
-        plan_of=lambda run_id: {} if run_id not in (SEARCH, HELPER) else {"plan": {"run_id": run_id}},
-    )  # fmt: skip
-    services: Any = SimpleNamespace(store=store, source=SimpleNamespace(read=lambda _: tree))
-    place: Any = fleet_plan.FleetPlanner(None, "small", SimpleNamespace(holds_over_runs=True))  # type: ignore[arg-type]
-    with pytest.raises(BudgetError):
-        fleet_plan.plans_of(services, place, SEARCH)
-    assert asked == [2.0], "what is there counts among the runs under way"
-
-
 def test_a_helper_is_not_resumed_alone_since_it_would_wait_for_its_search() -> None:
     services: Any = SimpleNamespace(store=SimpleNamespace(plan_of=lambda _: {"fleet_of": SEARCH}))
     with pytest.raises(ConflictError) as refused:
         resume_run(services, HELPER, lambda _: None)
-    assert f"fcctl tune --resume {SEARCH}" in (refused.value.hint or "")
+    assert f"fcctl run --resume {SEARCH}" in (refused.value.hint or "")
 
 
 # ------------------------------------------------------------------------------------------------- for good
@@ -150,13 +110,13 @@ def test_a_helper_whose_machine_is_off_can_be_cancelled(monkeypatch: pytest.Monk
                 reopen.cancel(helped, SEARCH, reason="by the user")
 
 
-def test_with_the_last_run_that_waits_for_a_machine_goes_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with an earlier one: what the next has is still there."""
+def test_with_a_run_that_waits_for_a_machine_goes_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = Ends()
     resuming(monkeypatch, fleet_member, ends)
     services: Any = SimpleNamespace(store=SimpleNamespace(is_complete=lambda run_id: run_id == "home"))
-    close_waiting(services, ["one", "two", "home"])
-    assert ends.made == ["kept", "not kept"]
+    for run_id in ("one", "home"):
+        close_waiting(services, run_id)
+    assert ends.made == ["not kept"]
 
 
 def test_who_gives_up_its_disk_has_its_machine_deleted_before_it_is_complete() -> None:
@@ -217,25 +177,6 @@ def test_a_machine_that_is_off_is_deleted_where_its_target_says_so(
     assert logged[1][1].items() >= released.items()
 
 
-# ------------------------------------------------------------------------------------------------- coming back
-@pytest.mark.parametrize(
-    ("cure", "says"), [(None, "continues without this connection"), ("ssh-keygen -R a", "ssh-keygen -R a; then")]
-)
-def test_who_comes_back_and_does_not_reach_it_is_told_how_to_try_again(
-    monkeypatch: pytest.MonkeyPatch, cure: str | None, says: str
-) -> None:
-    def unreachable(**_: object) -> Any:
-        raise HostUnreachable("no way in", reason="key", hint=cure)
-
-    resuming(monkeypatch, fleet_plan, SimpleNamespace(finish=unreachable))
-    services: Any = SimpleNamespace(store=SimpleNamespace(is_complete=lambda _: False, journal_of=lambda _: []))
-    with pytest.raises(LinkLost) as lost:
-        fleet_plan.continue_search(services, SEARCH, lambda _: None)
-    hint = lost.value.hint or ""
-    assert says in hint
-    assert hint.endswith(f"fcctl tune --resume {SEARCH}")
-
-
 # ------------------------------------------------------------------------------------------------- its members
 def run_id(minute: int, job: str = "tune-member-b") -> str:
     return f"20261121t08{minute:02}30z-{job}-3fa9c1"
@@ -259,14 +200,6 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
-def test_members_of_the_run_that_a_search_resumes_are_its_own(store: Store) -> None:
-    services: Any = SimpleNamespace(store=store)
-    moved: Any = SimpleNamespace(to_json=lambda: store.plans[MOVED])
-    assert left_behind(services, moved) == {"c": [LOST, WAITING, NEWEST]}
-    alone: Any = SimpleNamespace(to_json=lambda: {"plan": {"run_id": STRANGE}})
-    assert left_behind(services, alone) == {"c": [ELSEWHERE]}
-
-
 def test_who_ends_a_search_ends_all_that_help_it(store: Store) -> None:
     asked: Any = store
     assert with_members(asked, [MOVED]) == [MOVED, WAITING, NEWEST]
@@ -274,18 +207,36 @@ def test_who_ends_a_search_ends_all_that_help_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "over", "why"),
+    ("status", "steps", "over", "note"),
     [
-        (["passed"], False, None),  # it was told, and we hear of it later
-        (["warned"], False, "stopped waiting for the search"),
-        (["warned"], True, None),
+        ("passed", ["passed"], False, ""),  # it was told, and we hear of it later
+        (
+            "passed",
+            ["warned"],
+            False,
+            "lost: it stopped waiting for the search; the search continues without this host",
+        ),
+        ("passed", ["warned"], True, ""),
+        ("lost", [], False, "lost: no sign of it; the search continues without this host"),
+        ("cancelled", [], False, ""),
+        ("failed", [], False, "cannot be used: no sign of it. fcctl logs"),
     ],
 )
-def test_a_member_that_is_not_needed_any_more_is_not_started_again(
-    steps: list[str], over: bool, why: str | None
+def test_the_search_goes_on_without_a_member_that_is_lost(
+    monkeypatch: pytest.MonkeyPatch, status: str, steps: list[str], over: bool, note: str
 ) -> None:
-    record: Any = SimpleNamespace(status="passed", steps=[SimpleNamespace(status=status) for status in steps])
-    member: Any = SimpleNamespace(over=Event(), left_out=Event())
+    notes: list[str] = []
+    record: Any = SimpleNamespace(
+        status=status, steps=[SimpleNamespace(status=one) for one in steps], cost=SimpleNamespace(usd=0.5),
+        message="no sign of it", hint="fcctl logs", run_id=HELPER,
+    )  # fmt: skip
+    member: Any = SimpleNamespace(
+        over=Event(), left_out=Event(), run_id=HELPER, _prepared=None, _launch=lambda _: record,
+        _plain=SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 0.0)), _worker_tunnel=SimpleNamespace(),
+        _events=SimpleNamespace(note=notes.append),
+    )  # fmt: skip
+    member._judge = lambda *words: Member._judge(member, *words)
     if over:
         member.over.set()
-    assert Member._judged(member, record) == why
+    Member._follow(member)
+    assert (member.status, member.usd, "".join(notes)) == (status, 0.5, note)
