@@ -647,9 +647,9 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (
             TORCH, None,
             {"aten::matmul CUDA total": [700.0], "void bmm(float*, int... CUDA total": [60.0],
-             "=== manual === void bmm(float*, int... Self CUDA": [50.0], "Self CPU time total": [2110.0],
-             "=== ours === void bmm(float*, int... Self CUDA": [40.0], "aten::zeros Self CUDA": [20.0],
-             "=== manual === Self CUDA time total": [76.0], "=== ours === Self CUDA time total": [60.0]},
+             "manual void bmm(float*, int... Self CUDA": [50.0], "Self CPU time total": [2110.0],
+             "ours void bmm(float*, int... Self CUDA": [40.0], "aten::zeros Self CUDA": [20.0],
+             "manual Self CUDA time total": [76.0], "ours Self CUDA time total": [60.0]},
         ),
         (
             NSYS, None,
