@@ -666,7 +666,7 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
                  {"GFLOP/s": 260.1, "GB/s": 1040.4, "2 GB/s": 1040.1}.items()}, None),
         (BANDWIDTH, {f"{way} Bandwidth, 1 Device(s) Transfer Size (Bytes)=32000000 Bandwidth GB/s": rate
                      for way, rate in {"Host to Device": 25.3, "Device to Host": 26.1}.items()}, None),
-        (CAUSAL, {f"### causal={c}, D=64 ### fwd GFLOP/s": x for c, x in ((False, 140500.0), (True, 110500.0))}, None),
+        (CAUSAL, {f"causal={c}, D=64 fwd GFLOP/s": x for c, x in ((False, 140500.0), (True, 110500.0))}, None),
         (BARS, {"naive Size=1024 GFLOP/s": 1740.1, "naive Size=1024 BW GB/s": 12.5},
          {"naive Size=1024 Time": [1234.0]}),
         (BOX, None, {"naive size=1024 time": [12.34]}),
