@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import DiskError
-from orchestrator.base.journal import FileJournal
+from orchestrator.base.journal import FileJournal, newest
 from tests.support.small_disk import largest_file
 
 
@@ -167,3 +167,11 @@ def test_a_line_is_as_old_as_the_clock_says_when_it_is_read_and_no_line_is_of_th
     assert journal.age(entry) == age_s
     time = {"now": 5.0, "elapsed": 62.0}
     assert journal.age(entry) == age_s + 60.0
+
+
+def test_the_newest_line_of_a_kind_is_the_one_that_counts(path: Path) -> None:
+    journal = opened(path)
+    for number, kind in enumerate(("sync", "acquired", "sync", "ended")):
+        journal.append(kind, number=number)
+    kinds = (["sync"], ["acquired"], ["acquired", "sync"], ["ended", "sync"], ["stopped"])
+    assert [newest(journal.entries(), *some).get("number") for some in kinds] == [2, 1, 2, 3, None]

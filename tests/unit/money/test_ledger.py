@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -310,3 +310,41 @@ def test_whatever_runs_claim_the_lines_of_a_machine_are_its_bill(starts: Starts,
 def test_a_machine_seen_by_a_wrong_clock_is_on_until_its_limit_at_most() -> None:
     month_ahead = sighting(fence=START + 3600, seen=START + 30 * 86400)
     assert sum(line.seconds for line in books.ledger([], [month_ahead])) == 3630
+
+
+@pytest.mark.parametrize(
+    ("by", "groups"),
+    [
+        ("job", [("(idle)", 4.0), ("bench", 2.0), ("(disk)", 1.0)]),
+        ("run", [("(idle)", 4.0), ("r1", 2.0), ("(disk)", 1.0)]),
+        ("machine", [("vm (1)", 6.0), ("disk vm", 1.0)]),
+        ("target", [("l4", 7.0)]),
+        ("activity", [("idle", 4.0), ("test", 2.0), ("disk", 1.0)]),
+    ],
+)
+def test_what_a_line_without_a_run_is_called(by: sums.Grouping, groups: list[tuple[str, float]]) -> None:
+    on = {"target": "l4", "machine": "vm (1)"}
+    lines = [
+        books.Line(START, 60, 2.0, "test", run_id="r1", job="bench", **on),
+        books.Line(START + 60, 60, 4.0, books.IDLE, **on),
+        books.Line(START, 60, 1.0, "disk", "l4", what="disk vm"),
+    ]
+    found = sums.totals(lines, by, UTC)
+    assert [(total.group, total.usd) for total in found] == groups
+    sides = [sum(getattr(total, name) for total in found) for name in ("seconds", "idle_usd", "standing_usd")]
+    assert sides == [120, 4.0, 1.0]
+
+
+def test_what_is_not_certain_is_said_once_with_its_sum() -> None:
+    def line(usd: float, sure: books.Sure, **values: Any) -> books.Line:
+        return books.Line(START, 60, usd, "x", "l4", sure=sure, why="w", **values)
+
+    lines = [
+        line(1.0, "estimated", what="disk a", run_id="r1"), line(2.0, "estimated", what="disk a"),
+        line(5.0, "upper_bound", run_id="r1", machine="vm (1)"), line(4.0, "upper_bound", machine="vm (1)"),
+        line(0.0, "unpriced"), line(9.0, "known", run_id="r2"), line(9.0, "estimated", what="disk b", emulated=True),
+    ]  # fmt: skip
+    assert [(note.sure, note.what, note.usd) for note in sums.remarks(lines)] == [
+        ("unpriced", "l4", 0.0), ("upper_bound", "r1", 5.0), ("upper_bound", "vm (1)", 4.0),
+        ("estimated", "disk a", 3.0),
+    ]  # fmt: skip

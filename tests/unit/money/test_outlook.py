@@ -11,7 +11,7 @@ from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line
 from orchestrator.money.totals import Spending
 from orchestrator.runs.cost import outlook
-from orchestrator.runs.cost.outlook import CapRow, Outlook
+from orchestrator.runs.cost.outlook import CapRow, MachineOn, Outlook
 from orchestrator.runs.cost.owners import OpenReservation
 from tests.support.spending import reservation
 
@@ -95,3 +95,10 @@ def test_a_month_that_has_just_begun_is_a_day_old(hours: float, per_day: float) 
 
 
 FORECAST = outlook._forecast(Budget(timezone="UTC"), [], Spending(0, 0, 0), Spending(0, 0, 0), 0.0, NOW)
+
+
+@pytest.mark.parametrize(
+    ("rate", "after_s", "usd"), [(2.0, 1800, 1.0), (2.0, -60, 0.0), (0.0, 1800, 0.0), (None, 9, None)]
+)
+def test_what_a_machine_that_is_on_has_cost(rate: float | None, after_s: float, usd: float | None) -> None:
+    assert MachineOn("l4", "vm", rate, NOW, NOW, None, "fcctl hosts down l4").usd(NOW + after_s) == usd
