@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
@@ -92,8 +93,10 @@ class Guard:
             from orchestrator.runs.cost.spending import spent_without
 
             self._tell()
-            self._others, self._computed = spent_without(self._services, self._saved.plan.run_id), now
-        return self._others
+            self._computed = now
+            with suppress(FcctlError, OSError):  # else what was read last; all that this run may cost is reserved
+                self._others = spent_without(self._services, self._saved.plan.run_id)
+        return self._others or Spending(0.0, 0.0, 0.0)
 
     def _tell(self) -> None:
         """Send the notices about the caps; after one that could not be sent, that is left to the next command."""
@@ -102,8 +105,8 @@ class Guard:
         if self._tells:
             try:
                 problems = send_cap_notices(self._services)
-            except FcctlError as error:  # the ledger cannot be written; the run continues, and is followed
-                problems = [error.one_line]
+            except (FcctlError, OSError) as error:  # of this computer's disk; the run continues, and is followed
+                problems = [error.one_line if isinstance(error, FcctlError) else str(error)]
             self._tells = not problems
             for problem in problems:
                 self._services.observer.note(problem)

@@ -9,7 +9,7 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
-from orchestrator.machines.connect import rsync as inline
+from orchestrator.machines.connect import framing as inline
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.runs.git_source import GitSource
 from tests.integration.machines.test_upload import RUN, source, sync_and_check
