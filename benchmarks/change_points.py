@@ -20,7 +20,7 @@ sys.path[:0] = [str(root := Path(__file__).resolve().parent.parent), str(root / 
 
 from benchmarks.tables import command, in_parallel  # noqa: E402
 from fcctl_remote.base.estimates import quantile  # noqa: E402
-from orchestrator.results.statistics.ranks import ALPHA, change_points  # noqa: E402
+from orchestrator.results.compare.ranks import ALPHA, change_points  # noqa: E402
 
 RUNS, STEP, LATEST = 60, 0.05, 20
 

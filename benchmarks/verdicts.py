@@ -18,9 +18,9 @@ import numpy as np
 sys.path[:0] = [str(root := Path(__file__).resolve().parent.parent), str(root / "remote")]
 
 from benchmarks.tables import command, in_parallel  # noqa: E402
+from orchestrator.results.compare.effect import Launch, Spread  # noqa: E402
 from orchestrator.results.compare.rows import Conditions, Key, Row  # noqa: E402
 from orchestrator.results.compare.verdicts import ALPHA, Compared, Options, compare  # noqa: E402
-from orchestrator.results.statistics.effect import Launch, Spread  # noqa: E402
 
 SLOWDOWN = 1.05
 COLUMNS = (

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.source.api import Source
     from orchestrator.schedules.due import Firing
     from orchestrator.schedules.fire import Scheduler
-    from orchestrator.views.dashboard.server import Server
+    from orchestrator.views.dashboard.pages import Server
     from orchestrator.views.dashboard.site import Backend
     from orchestrator.workspace.workspace import Workspace
 
@@ -384,7 +384,7 @@ def fire(options: Options, name: str, due: float) -> Firing:
 def dashboard(options: Options, port: int, announce: Callable[[str], None]) -> tuple[Server, Backend]:
     """The dashboard's server, bound to its port, and the backend of its pages. Raises FcctlError."""
     from orchestrator.base.installation import version
-    from orchestrator.views.dashboard.server import bind
+    from orchestrator.views.dashboard.pages import bind
     from orchestrator.views.dashboard.site import Backend
 
     workspace, server = options.workspace(), bind(port, announce)

@@ -34,7 +34,7 @@ SUBJECTS = {
     "journal": ("orchestrator/base/journal.py", "orchestrator/base/files.py", "orchestrator/base/journal.py"),
     "schedules": ("orchestrator/schedules/*.py",),
     "collect": ("orchestrator/runs/transfer.py", "orchestrator/results/store/*.py"),
-    "compare": ("orchestrator/results/compare/*.py", "orchestrator/results/statistics/*.py"),
+    "compare": ("orchestrator/results/compare/*.py", "orchestrator/results/compare/*.py"),
     "wire": ("remote/fcctl_remote/wire.py", "remote/fcctl_remote/base/files.py"),
     "gates": ("remote/fcctl_remote/gates/*.py",),
 }

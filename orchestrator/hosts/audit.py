@@ -31,7 +31,7 @@ from orchestrator.money.prices.machine import monthly_usd, of_a_stopped_machine
 from orchestrator.money.usage_recorder import ResourceRecorder, record_resources, usage_of
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.rebuild import settle_lost
-from orchestrator.runs.machine.other_runs import is_for
+from orchestrator.runs.machine.pending_releases import is_for
 from orchestrator.runs.notices import of_left_running
 from orchestrator.runs.services import Services
 

@@ -26,7 +26,7 @@ from orchestrator.money.caps import is_start, last_change
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
-from orchestrator.runs.machine.other_runs import is_for, target_of_plan
+from orchestrator.runs.machine.pending_releases import is_for, target_of_plan
 from orchestrator.runs.services import Services
 from orchestrator.tune.fleet_rules import further
 

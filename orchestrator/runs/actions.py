@@ -198,7 +198,7 @@ class RunActions:
         """Watches the caps while the run is followed; None without caps."""
         if not self.saved.caps:
             return None
-        from orchestrator.runs.cost.budget_guard import Guard
+        from orchestrator.runs.cost.outlook import Guard
 
         return Guard(self.services, self.link, self.saved, self.active.journal, self.log).after
 

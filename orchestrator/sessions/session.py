@@ -35,7 +35,7 @@ from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import kept_by_session
-from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.pending_releases import neighbours
 from orchestrator.runs.services import Services
 
 

@@ -1,4 +1,5 @@
-"""A search on several machines: a run on the leader, a member's run on each worker host, and tunnels between them.
+"""A search on several machines: its plans and what all of them may cost; a run on the leader, a member's run on each
+worker host, and tunnels between them.
 
 If this process ends, the search continues on the leader's own GPUs; members wait for a while, then end. If the leader
 is lost, they are released; ``fcctl run --resume`` continues the search on it alone.
@@ -9,21 +10,82 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Tunnels
-from orchestrator.machines.targets import StartOptions
-from orchestrator.runs.job.prepare import Prepared
+from orchestrator.machines.targets import StartOptions, Target
+from orchestrator.money.caps import Budget
+from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
 from orchestrator.runs.run import Detached, Finished
 from orchestrator.runs.services import Services
-from orchestrator.tune.fleet_plan import Plans
-from orchestrator.tune.fleet_rules import HOST_LINE
+from orchestrator.runs.source.api import Source
+from orchestrator.tune.fleet_rules import HOST_LINE, check_apart, member_job
 from orchestrator.tune.member import Member, on_host
 from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel
+
+
+@dataclass(frozen=True)
+class FleetPlanner:
+    """The workspace of the plans, and its caps."""
+
+    root: Path
+    project: str
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Plans:
+    search: Prepared
+    members: Sequence[Prepared]
+
+    @property
+    def all(self) -> list[Prepared]:
+        return [self.search, *self.members]
+
+    @property
+    def worst_case_usd(self) -> float:
+        return sum(prepared.saved.worst_case_usd for prepared in self.all)
+
+
+def plan(
+    services: Services, place: FleetPlanner, wanted: RunRequest, others: Sequence[Target], source: Source | None = None
+) -> Plans:
+    """The plans of a search on ``wanted.target`` and of its members on ``others``; of the working tree without a
+    ``source``. Its budget is divided evenly. Raises UsageError: two of them are the same; BudgetError: one could cost
+    more than its share, or all together more than is left."""
+    check_apart([wanted.target, *others])
+    share = wanted.budget_usd / (1 + len(others)) if wanted.budget_usd is not None else None
+    wanted = replace(wanted, budget_usd=share)
+    search = prepare(services, place.root, place.project, place.budget, wanted, source)
+    members = [_plan_member(services, place, search, wanted, host) for host in others]
+    plans = Plans(search, members)
+    if place.budget.holds_over_runs:
+        from orchestrator.runs.cost.spending import check_caps
+
+        real = [one.saved for one in plans.all if one.saved.target.kind != "sandbox"]
+        check_caps(services, place.budget, sum(saved.worst_case_usd for saved in real))
+    return plans
+
+
+def _plan_member(
+    services: Services, place: FleetPlanner, search: Prepared, wanted: RunRequest, host: Target
+) -> Prepared:
+    """The plan of one member of ``search``, which is what is ``wanted``."""
+    plan = search.saved.plan
+    (tuning,) = (step.tune for step in plan.steps if step.tune is not None)
+    member = RunRequest(
+        member_job(plan, host.name, wanted.job.env), host, wanted.settings, budget_usd=wanted.budget_usd,
+        stop_at_budget=wanted.stop_at_budget, tunings={"member": tuning},
+    )  # fmt: skip
+    prepared = prepare(services, place.root, place.project, place.budget, member, search.source)
+    return replace(prepared, saved=prepared.saved.model_copy(update={"fleet_of": plan.run_id}))
+
 
 #: Seconds that members have to end by themselves after the search, which dismissed them.
 GOODBYE_S = 30.0

@@ -15,7 +15,7 @@ from typing import Any
 from fcctl_remote import wire
 from orchestrator.base import json_text
 from orchestrator.base.errors import HostFault, UsageError
-from orchestrator.machines.targets import CloudTarget, Target
+from orchestrator.machines.targets import CloudTarget, LocalTarget, Target
 from orchestrator.runs.job.job import Job, Step
 
 #: The job of a member; no file has it.
@@ -72,11 +72,16 @@ def further(targets: Mapping[str, Target], name: str) -> Iterator[CloudTarget]:
 
 
 def check_apart(hosts: Sequence[Target]) -> None:
-    """Raises UsageError if two of them are the same machine, or there are too many."""
+    """Raises UsageError if two of them are the same machine, one is this computer, or there are too many."""
     if len(hosts) > MOST_HOSTS:
         raise UsageError(f"a search uses at most {MOST_HOSTS} machines; you gave {len(hosts)}")
     seen: dict[str, str] = {}
     for host in hosts:
+        if isinstance(host, LocalTarget):
+            raise UsageError(
+                f"{host.name} is this computer, which takes no part in a search on several machines",
+                hint="search on the other machines; or on this computer alone",
+            )
         machine = host.model_dump_json(exclude={"name", "env", "usd_per_hour", "idle", "python", "root"})
         if machine in seen:
             other = seen[machine]

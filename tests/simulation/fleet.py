@@ -35,8 +35,7 @@ from orchestrator.sessions import session as sessions
 from orchestrator.tune import fleet as conducting
 from orchestrator.tune import member as fleet_member
 from orchestrator.tune import tunnels as fleet_ways
-from orchestrator.tune.fleet import FleetCoordinator
-from orchestrator.tune.fleet_plan import FleetPlanner, plan
+from orchestrator.tune.fleet import FleetCoordinator, FleetPlanner, plan
 from orchestrator.tune.search_file import SearchFile, SearchOptions, job_of, parse
 from tests.simulation.accounts import RATE
 from tests.simulation.cloud import Instance, SimulatedCloud

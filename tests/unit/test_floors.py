@@ -79,8 +79,7 @@ PURE = """
     providers/gcp: list_prices refusals
     results: records timings tuning
     results/store: names
-    results/compare: facts rows verdicts
-    results/statistics: effect ranks
+    results/compare: effect facts ranks rows verdicts
     runs: lifecycle
     runs/cost: machine_cost
     runs/job: job plan saved_plan

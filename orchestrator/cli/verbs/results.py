@@ -15,7 +15,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli, CliCommand, CliGroup, Parsed
 from orchestrator.cli.failures import show_run
 from orchestrator.cli.verbs.results_files import export, prune, report, take_in
-from orchestrator.results.statistics.ranks import METRICS
+from orchestrator.results.compare.ranks import METRICS
 
 if TYPE_CHECKING:
     from pathlib import Path

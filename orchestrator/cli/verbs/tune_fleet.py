@@ -21,8 +21,7 @@ from orchestrator.runs.job.prepare import Prepared, RunRequest
 from orchestrator.runs.run import Finished, run
 from orchestrator.runs.services import Services
 from orchestrator.runs.source.revision import Revision
-from orchestrator.tune.fleet import FleetCoordinator
-from orchestrator.tune.fleet_plan import FleetPlanner, plan
+from orchestrator.tune.fleet import FleetCoordinator, FleetPlanner, plan
 from orchestrator.tune.fleet_rules import machines
 from orchestrator.views.tables.plan import fleet_json, print_fleet
 

@@ -17,7 +17,7 @@ from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLo
 from orchestrator.machines.connect.bootstrap import shell_path
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 from orchestrator.machines.connect.ssh.ssh import broken_link_is_an_os_error
-from orchestrator.machines.connect.transport import LocalTransport, Transport, printable, run_to_end
+from orchestrator.machines.connect.transport import printable, run_to_end
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
 
@@ -44,22 +44,24 @@ _log = logging.getLogger(__name__)
 
 
 class SshTunnels:
-    """Tunnels over SSH connections; this computer needs none."""
+    """Tunnels over SSH connections."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
 
     def open(self, target: Target) -> TunnelConnection:
         if isinstance(target, LocalTarget):
-            return LocalTunnelConnection(target)
+            raise TypeError("this computer takes no part in a search on several machines")
         return SshTunnelConnection(self._connector.ssh(target), target)
 
 
-class _Connection:
-    """What both kinds share: reading and writing a run's files through a shell, and one listening port."""
+class SshTunnelConnection:
+    """Reading and writing a run's files through a shell; and port forwarding over one SSH connection, like ``ssh -R``
+    and ``ssh -W``, without a listening port here."""
 
-    def __init__(self, transport: Transport, target: Target) -> None:
+    def __init__(self, transport: SshTransport, target: Target) -> None:
         self._transport = transport
+        self._ssh: paramiko.Transport = transport.connection
         self._target = target
         self._timeout_s = target.link_timeout_s
         self._gate: Gate | None = None
@@ -103,29 +105,14 @@ class _Connection:
             raise self._lost(None)
         return done.status, done.output
 
-    def _open_gate(self, reach: Callable[[], Stream], flooded: Callable[[], None]) -> Gate:
-        if self._gate is not None:
-            raise ValueError("a connection forwards one port only")
-        self._gate = Gate(reach, flooded)
-        return self._gate
-
-    def _no_listener(self, port: int) -> HostFault:
-        return HostFault(f"no program listens on port {port} of {self._target.name}", fault="not_found")
-
     def _lost(self, error: BaseException | None) -> LinkLost:
         cause = printable(str(error)) or type(error).__name__ if error is not None else None
         return LinkLost(f"the connection to {self._target.name} broke", cause=cause, hint="run the command again")
 
-
-class SshTunnelConnection(_Connection):
-    """Port forwarding over one SSH connection, like ``ssh -R`` and ``ssh -W``, without a listening port here."""
-
-    def __init__(self, transport: SshTransport, target: Target) -> None:
-        super().__init__(transport, target)
-        self._ssh: paramiko.Transport = transport.connection
-
     def listen(self, reach: Callable[[], Stream]) -> int:
-        gate = self._open_gate(reach, self._ssh.close)
+        if self._gate is not None:
+            raise ValueError("a connection forwards one port only")
+        gate = self._gate = Gate(reach, self._ssh.close)
 
         def incoming(channel: paramiko.Channel, _origin: object, _server: object) -> None:
             gate.take(_Stream(channel))
@@ -144,7 +131,7 @@ class SshTunnelConnection(_Connection):
         except paramiko.ChannelException as error:
             if error.code == 1:  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
                 raise self._refused("local") from None
-            raise self._no_listener(port) from None
+            raise HostFault(f"no program listens on port {port} of {self._target.name}", fault="not_found") from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise self._lost(error) from None
         return _Stream(channel)
@@ -183,52 +170,12 @@ class SshTunnelConnection(_Connection):
         )
 
 
-class LocalTunnelConnection(_Connection):
-    """This computer as a machine of a fleet: ports on its own loopback."""
-
-    def __init__(self, target: Target) -> None:
-        super().__init__(LocalTransport(), target)
-        self._listener: socket.socket | None = None
-
-    def listen(self, reach: Callable[[], Stream]) -> int:
-        gate = self._open_gate(reach, self.close)
-        listener = self._listener = socket.create_server((LOOPBACK, 0), backlog=64)
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    sock, _ = listener.accept()
-                    gate.take(_Stream(sock))
-
-        threading.Thread(target=accept, name="fcctl-listen", daemon=True).start()
-        return int(listener.getsockname()[1])
-
-    def dial(self, port: int) -> Stream:
-        try:
-            return _Stream(socket.create_connection((LOOPBACK, port), self._timeout_s))
-        except OSError:
-            raise self._no_listener(port) from None
-
-    def check(self) -> None:
-        """Always reachable."""
-
-    def close(self) -> None:
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # unblocks accept
-            self._listener.close()
-        if self._gate is not None:
-            self._gate.close()
-
-
 # ----------------------------------------------------------------------------------------------------- bytes both ways
 class _Stream:
-    """A TCP connection of this computer, or a channel of an SSH connection: their methods are alike."""
+    """A channel of an SSH connection."""
 
-    def __init__(self, link: socket.socket | paramiko.Channel) -> None:
+    def __init__(self, link: paramiko.Channel) -> None:
         link.settimeout(None)
-        if isinstance(link, socket.socket):
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._link = link
 
     def recv(self, limit: int) -> bytes:

@@ -12,6 +12,7 @@ from orchestrator.base.clock import epoch
 from orchestrator.base.errors import NotFoundError
 from orchestrator.base.json_text import Budget, pick
 from orchestrator.results.compare import facts as compare_facts
+from orchestrator.results.compare.effect import Spread
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.history import SourceChanges, SourceHistory, run_to_run
 from orchestrator.results.compare.rows import THROTTLED_SHARE, THROTTLES, GpuActivity, Key, Machine, Row, rows_of
@@ -19,7 +20,6 @@ from orchestrator.results.compare.verdicts import BY_DEFAULT, Comparison, FailOn
 from orchestrator.results.documents import Documents, Series, load, load_telemetry
 from orchestrator.results.look import named
 from orchestrator.results.records import RunRecord, StepRecord
-from orchestrator.results.statistics.effect import Spread
 
 if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.base.errors import NotFoundError, did_you_mean
 from orchestrator.base.git import GitFailed, run_git
 from orchestrator.base.json_text import pick
-from orchestrator.results.statistics.effect import MIN_FREEDOM, Spread
-from orchestrator.results.statistics.ranks import change_points
+from orchestrator.results.compare.effect import MIN_FREEDOM, Spread
+from orchestrator.results.compare.ranks import change_points
 from orchestrator.results.timings import HOW_TO, Measurement
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 from fcctl_remote.base.estimates import NEEDS
 from orchestrator.base.sanitize import listed, number, objects, table, worded
+from orchestrator.results.compare.effect import Effect, Launch
 from orchestrator.results.records import UNVERIFIED
-from orchestrator.results.statistics.effect import Effect, Launch
 from orchestrator.results.timings import MAX_ENTRIES, controls, entries, method_of
 
 MAX_SAMPLES = 100_000

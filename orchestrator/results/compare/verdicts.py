@@ -22,10 +22,10 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from orchestrator.base.errors import UsageError, did_you_mean
+from orchestrator.results.compare.effect import MIN_LAUNCHES, SPREAD, SPREAD_CALLS, Effect, Spread, effect
 from orchestrator.results.compare.facts import paired
+from orchestrator.results.compare.ranks import holm, midranks
 from orchestrator.results.compare.rows import Key, Row, obstacles, sample_notes
-from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, SPREAD_CALLS, Effect, Spread, effect
-from orchestrator.results.statistics.ranks import holm, midranks
 
 Verdict = Literal["faster", "slower", "same", "inconclusive", "incomparable"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "inconclusive", "incomparable")
@@ -59,7 +59,7 @@ class Options:
     metric: str = "p50"
     alpha: float = ALPHA
     margin: float = MARGIN
-    #: Assumed between launches where there are too few to measure it; None: by the mode, see results/statistics/.
+    #: Assumed between launches where there are too few to measure it; None: by the mode, see effect.py.
     spread: float | None = None
     allow: frozenset[str] = frozenset()
 

@@ -217,7 +217,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
     given = (budget.per_run_usd, wanted.job.budget.usd, wanted.budget_usd)
     of_session: list[Cap] = []
     if saved.fence_s is not None and (services.sessions.open() or services.sessions.abroad()):
-        from orchestrator.runs.machine.other_runs import session_on, within
+        from orchestrator.runs.machine.pending_releases import session_on, within
 
         found = session_on(services, saved.target)
         if found is not None:
@@ -250,7 +250,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
 def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books: Budget | None) -> SavedPlan:
     """The run with a budget to stop at if it might break a cap. Raises BudgetError if the rest buys too little."""
     from orchestrator.money.caps import LEAST_S
-    from orchestrator.runs.cost.budget_guard import refuse_useless
+    from orchestrator.runs.cost.outlook import refuse_useless
     from orchestrator.runs.cost.spending import remaining_budget
 
     left = [cap.usd for cap in caps] + ([usd for _, usd in remaining_budget(services, books)] if books else [])

@@ -15,7 +15,7 @@ from orchestrator.machines.shutdown_timer import keep_on
 from orchestrator.money.caps import dollars
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.job.saved_plan import SavedPlan
-from orchestrator.runs.machine.other_runs import PERSON, neighbours, off_before_a_person
+from orchestrator.runs.machine.pending_releases import PERSON, neighbours, off_before_a_person
 from orchestrator.runs.services import Services
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from orchestrator.results.records import RunRecord
 from orchestrator.runs.cost.machine_cost import machine_cost, machine_record, rate_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import UNWRITTEN
-from orchestrator.runs.machine.other_runs import neighbours
+from orchestrator.runs.machine.pending_releases import neighbours
 from orchestrator.runs.machine.release import Releaser
 from orchestrator.runs.record import stopped_under
 from orchestrator.runs.services import Services
@@ -83,7 +83,7 @@ class RunLease(MachineLease):
         )
         self.acquire(request)
         if saved.session is not None and saved.session_abroad:
-            from orchestrator.runs.machine.other_runs import visit
+            from orchestrator.runs.machine.pending_releases import visit
 
             visit(self.services, saved.session, self.run_id)
 

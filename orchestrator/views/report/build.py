@@ -20,6 +20,7 @@ from orchestrator.results.look import Shown
 from orchestrator.results.records import IMPORTED, UNVERIFIED
 from orchestrator.results.timings import Peers, Ratio, Timing, entries, shape_of, shape_text
 from orchestrator.views.blocks import Block, Grid, apart, more
+from orchestrator.views.report.charts import by_size
 from orchestrator.views.report.model import (
     MISSION,
     NO_GPU,
@@ -33,7 +34,6 @@ from orchestrator.views.report.model import (
     Table,
     tuned,
 )
-from orchestrator.views.report.shapes import by_size
 
 if TYPE_CHECKING:
     from orchestrator.results.compare.compare import Report as Comparison

@@ -33,9 +33,9 @@ from orchestrator.views.blocks import (
 from orchestrator.views.figures import against, duration, gate_value, kind, microseconds, small, speed, unit_name, usd
 from orchestrator.views.report import words
 from orchestrator.views.report.build import profile_blocks
+from orchestrator.views.report.charts import sizes_grid
 from orchestrator.views.report.model import Report, Row, RunPart, Table
 from orchestrator.views.report.model import blocks as search_blocks
-from orchestrator.views.report.shapes import sizes_grid
 from orchestrator.views.tables.compare import forest, sides
 
 _SPEEDUPS = "A ratio to a reference has a 95 % interval if both were measured interleaved."

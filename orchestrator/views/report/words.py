@@ -10,7 +10,7 @@ from orchestrator.results.levers import Finding
 from orchestrator.results.records import GateRecord, StepRecord
 from orchestrator.results.timings import Ratio, shape_text
 from orchestrator.views.figures import against, commit_text, duration, interval, microseconds, minute, unit_name
-from orchestrator.views.report import shapes
+from orchestrator.views.report import charts
 from orchestrator.views.report.model import NO_GPU, Profiled, Report, RunPart, Table
 from orchestrator.views.tables.compare import answer
 
@@ -83,7 +83,7 @@ def verdict(report: Report) -> Iterator[str]:
     table = report.headline
     sizes = sized(report)
     if sizes:
-        yield shapes.verdict(sizes)
+        yield charts.verdict(sizes)
     elif table is not None and table.ours:
         best = table.ours[0]
         compared = [
@@ -107,7 +107,7 @@ def sized(report: Report) -> list[Table]:
     head = report.headline
     if head is None or not any(row.sized for row in head.rows):
         return []
-    return next((tables for tables in shapes.groups(report) if head in tables), [])
+    return next((tables for tables in charts.groups(report) if head in tables), [])
 
 
 def on(table: Table, report: Report) -> str:

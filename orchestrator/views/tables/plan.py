@@ -25,7 +25,7 @@ from orchestrator.views.table import show, show_blocks
 if TYPE_CHECKING:
     from orchestrator.money.prices.machine import SpotPreview
     from orchestrator.runs.job.prepare import Prepared
-    from orchestrator.tune.fleet_plan import Plans
+    from orchestrator.tune.fleet import Plans
 
 
 def print_schedules(schedules: Sequence[ScheduleStatus], console: Console) -> None:

@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 
 from orchestrator.base.errors import RunNotFound, plural
 from orchestrator.base.sanitize import clean
+from orchestrator.results.compare.effect import SPREAD, SPREAD_CALLS
 from orchestrator.results.compare.verdicts import CALLS, MARGIN
 from orchestrator.results.look import COMPARED, MEASURED, Headline, headlines
 from orchestrator.results.records import RunRow
-from orchestrator.results.statistics.effect import SPREAD, SPREAD_CALLS
 from orchestrator.views.blocks import Block, Cell, Facts, Grid, Line, Text
 from orchestrator.views.figures import against as than
 from orchestrator.views.figures import (

@@ -13,7 +13,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts, programs, tree
 from fcctl_remote.base.layout import STEP_ID, Layout, RunLayout
 from fcctl_remote.base.text import one_line
-from fcctl_remote.run import environment, lost, secrets
+from fcctl_remote.run import environment, lost, process
 from fcctl_remote.run import state as runs
 from fcctl_remote.wire import Refusal
 
@@ -45,7 +45,7 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values:
         if new or not (runs.has_begun(run) or runs.is_finished(run) or runs.supervisor_pid(run) is not None):
             # Not new: an earlier call died between the plan and tmux. One that is just starting has its session.
             if plan.secrets:
-                secrets.hand_over(run, secret_values)
+                process.hand_over(run, secret_values)
             started = _start(run, plan, runner)
         else:
             lost.write_lost_outcome(run)
@@ -131,7 +131,7 @@ def _withdraw(run: RunLayout) -> bool:
     with lost.unbegun(run) as ours:
         if ours:
             os.unlink(run.plan)
-            secrets.drop(run)
+            process.drop(run)
     return ours
 
 

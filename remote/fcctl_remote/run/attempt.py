@@ -13,8 +13,7 @@ from fcctl_remote.base.text import last_lines, tail
 from fcctl_remote.record import TYPE_CHECKING
 from fcctl_remote.run import environment
 from fcctl_remote.run.control import RunControl
-from fcctl_remote.run.process import ProcessExit, StepProcess
-from fcctl_remote.run.secrets import NAMES
+from fcctl_remote.run.process import NAMES, ProcessExit, StepProcess
 
 if TYPE_CHECKING:
     from fcctl_remote.run.judge import StepVerdict
@@ -180,7 +179,7 @@ class StepRun:
             env[NAMES] = " ".join(secrets)
         if control.plan.container is not None:
             from fcctl_remote.probe import docker
-            from fcctl_remote.run.secrets import as_script
+            from fcctl_remote.run.process import as_script
 
             env = dict(self.env)
             script = as_script(self.run, secrets)
@@ -194,7 +193,7 @@ class StepRun:
         if self.control.plan.container is None:
             return
         from fcctl_remote.probe import docker
-        from fcctl_remote.run.secrets import drop
+        from fcctl_remote.run.process import drop
 
         drop(self.run)
         if ended.how != "exited" or ended.exit_code >= docker.ITS_OWN_FAILURE:

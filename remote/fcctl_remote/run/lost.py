@@ -11,7 +11,7 @@ from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.run import process, secrets
+from fcctl_remote.run import process
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.state import EventLog
 
@@ -148,7 +148,7 @@ def conclude(run: RunLayout, outcome: wire.Outcome, log: EventLog) -> None:
         log.append(
             "run_finished", {"status": outcome.status, "exit_code": outcome.exit_code, "message": outcome.message}
         )
-    secrets.drop(run)
+    process.drop(run)
     runs.write_outcome(run, outcome, log.reserve)
     with suppress(OSError):
         log.reserve.give_back()

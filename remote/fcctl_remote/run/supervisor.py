@@ -10,7 +10,7 @@ from fcctl_remote import gates, wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout
 from fcctl_remote.base.text import one_line
-from fcctl_remote.run import environment, lost, secrets
+from fcctl_remote.run import environment, lost, process
 from fcctl_remote.run import state as runs
 from fcctl_remote.run.attempt import StepRun
 from fcctl_remote.run.control import HostLock, RunControl
@@ -103,7 +103,7 @@ class Supervisor(RunControl):
         # On disk before a step runs: after a power cut the run must not begin again.
         self.events.append("run_started", {"job": self.plan.job, "host": state.host}, durable=True)
         self.mirror.note("%s (%s)   Ctrl-b d closes this view; the run continues" % (self.run.run_id, self.plan.job))
-        values = secrets.take(self.run, self.plan.secrets)
+        values = process.take(self.run, self.plan.secrets)
         if values is None:
             self.ending, self.message = "error", "the secrets of the run were deleted: start the job again"
             return

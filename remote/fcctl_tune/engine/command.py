@@ -77,12 +77,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CASE",
         help="search on this case instead of the cases in the file; may be repeated",
     )
-    add("--minutes", type=float, metavar="M", help="start no new trial after M minutes")
-    add(
-        "--full",
-        action="store_true",
-        help="measure every trial completely, without successive halving (to plot all results)",
-    )
     add("--host", default="", metavar="NAME", help="the name of this machine among the search's machines")
     add("--fleet", metavar="FILE", help="let other machines join; FILE gets the address (see `member`)")
     add("--no-final", action="store_true", help="do not measure the elites again at the end")
@@ -173,8 +167,7 @@ class Run:
         progress.account = functools.partial(self._account, engine)
         try:
             self._announce(study, cluster)
-            minutes = self.options.minutes
-            engine.run(self.began + 60.0 * minutes if minutes is not None else None)
+            engine.run()
             progress.write()
             if not any(r.state == "complete" for r in study.records()):
                 raise TuneError(
@@ -215,7 +208,6 @@ class Run:
     def _made(
         self, study: Study, cluster: Cluster, trial_spec: TrialSpec, on_record: Callable[[TrialRecord], None]
     ) -> Engine:
-        halving = Halving(Halving().repeats[-1:]) if self.options.full else Halving()
         model = cluster.hosts[0].model
         before = {r.gpu for r in study.records() if r.gpu} - {model}
         if before:
@@ -224,7 +216,7 @@ class Run:
                 % (", ".join(sorted(before)), model),
                 "continue on the first GPU, or start a new search with another --out",
             )
-        engine = self._engine = Engine(study, cluster, trial_spec, halving, on_record=on_record, gpu=model)
+        engine = self._engine = Engine(study, cluster, trial_spec, Halving(), on_record=on_record, gpu=model)
         if self._stop is not None:
             engine.stop(self._stop)
         return engine

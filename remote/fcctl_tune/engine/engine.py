@@ -66,16 +66,15 @@ class Engine:
         self._stop = reason
         self.cluster.wake()
 
-    def run(self, until: Optional[float] = None) -> None:
-        """Search until the study has no more trials; ask for none after ``until`` (of ``time.monotonic``). Raises
-        Stopped: :meth:`stop` was called; finished trials are recorded; TuneError: the default configuration does not
-        work, or no trial can."""
+    def run(self) -> None:
+        """Search until the study has no more trials. Raises Stopped: :meth:`stop` was called; finished trials are
+        recorded; TuneError: the default configuration does not work, or no trial can."""
         try:
             while self._stop is None:
                 self._update_hosts()
                 for state in self._hosts.values():
                     self._try_suspect(state)
-                self._ask(fresh=until is None or time.monotonic() < until)
+                self._ask()
                 if self._is_done():
                     return
                 self._receive(TICK_S)
@@ -126,18 +125,18 @@ class Engine:
             self._waiting.append(one)
             self._waiting.sort(key=lambda other: other.trial.number)
 
-    def _ask(self, *, fresh: bool) -> None:
-        """Give idle hosts trials: those of a lost host, and if ``fresh`` new ones."""
+    def _ask(self) -> None:
+        """Give idle hosts trials: those of a lost host, and new ones."""
         while state := idlest(self._hosts.values(), self.pace, learns=self.study.learns):
-            one = self._next(fresh)
+            one = self._next()
             if one is None:
                 return
             self._build(state, one)
 
-    def _next(self, fresh: bool) -> Optional[InFlightTrial]:
+    def _next(self) -> Optional[InFlightTrial]:
         if self._waiting:
             return self._waiting.pop(0)
-        trial = self.study.ask() if fresh else None
+        trial = self.study.ask()
         return InFlightTrial(trial) if trial is not None else None
 
     def _build(self, state: HostState, one: InFlightTrial, priority: int = FRESH) -> None:

@@ -20,8 +20,7 @@ from typing import Dict, Iterator, Mapping, Optional, Set
 from fcctl_remote.base.files import size_of
 from fcctl_remote.base.hostfacts import IS_LINUX, which
 from fcctl_remote.base.processes import KILL_PATIENCE_S, family, kill_family, send
-from fcctl_remote.run.process import become_subreaper
-from fcctl_remote.run.secrets import MaskedLog, values_in
+from fcctl_remote.run.process import MaskedLog, become_subreaper, values_in
 
 #: Marks a command and its descendants.
 MARK = "FCCTL_TUNE_COMMAND"

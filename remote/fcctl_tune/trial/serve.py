@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from fcctl_remote.base.text import last_lines, one_line, tail
-from fcctl_remote.run.secrets import masked, values_in
+from fcctl_remote.run.process import masked, values_in
 from fcctl_tune.errors import Failed, TuneError
 from fcctl_tune.trial.process import LOOK_S, TOOK, Running, described
 

@@ -10,13 +10,15 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect import tunnels as relay
 from orchestrator.machines.connect.reconnect import Connector
-from orchestrator.machines.connect.tunnels import LocalTunnelConnection, SshTunnels
+from orchestrator.machines.connect.transport import LocalTransport
+from orchestrator.machines.connect.tunnels import SshTunnelConnection, SshTunnels
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
 from tests.support.link import LinkProxy
@@ -25,7 +27,7 @@ from tests.support.sshd import LoopbackSshd, port_of_nobody
 from tests.support.waiting import wait_for
 
 RUN = "20261121t081530z-tune-box-3fa9c1"
-OURS = ("fcctl-relay", "fcctl-relay-back", "fcctl-listen")
+OURS = ("fcctl-relay", "fcctl-relay-back")
 
 
 class Echo:
@@ -87,10 +89,9 @@ def tunnels() -> Iterator[SshTunnels]:
     wait_for(lambda: not [t.name for t in threading.enumerate() if t.name in OURS])
 
 
-@pytest.fixture(params=["ssh", "local"])
-def target(request: pytest.FixtureRequest, sshd: LoopbackSshd, private_home: Path) -> Target:
-    del private_home
-    return sshd.target(link_timeout_s=30.0) if request.param == "ssh" else LocalTarget(name="local")
+@pytest.fixture
+def target(sshd: LoopbackSshd) -> Target:
+    return sshd.target(link_timeout_s=30.0)
 
 
 def said(port: int, data: bytes) -> bytes:
@@ -254,9 +255,8 @@ def passage(target: Target, tunnels: SshTunnels) -> TunnelConnection:
 
 
 @pytest.fixture
-def run_folder(target: Target, sshd: LoopbackSshd, private_home: Path) -> Path:
-    home = private_home if isinstance(target, LocalTarget) else sshd.home
-    folder = home / ".fcctl/runs" / RUN
+def run_folder(sshd: LoopbackSshd) -> Path:
+    folder = sshd.home / ".fcctl/runs" / RUN
     folder.mkdir(parents=True)
     return folder
 
@@ -313,6 +313,10 @@ def test_what_a_machine_that_goes_down_killed_is_tried_again_and_a_full_disk_is_
     folder.mkdir(parents=True)
     script(tmp_path / program, body)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    here: Any = LocalTransport()
+    here.connection = None
     with pytest.raises(error):
-        LocalTunnelConnection(LocalTarget(name="here", root=str(tmp_path / "root"))).write(RUN, "join.json", b"a key")
+        SshTunnelConnection(here, LocalTarget(name="here", root=str(tmp_path / "root"))).write(
+            RUN, "join.json", b"a key"
+        )
     assert os.listdir(folder / "fleet") == []

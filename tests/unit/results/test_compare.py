@@ -8,10 +8,10 @@ import pytest
 from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.compare import compare_all
+from orchestrator.results.compare.effect import Spread
 from orchestrator.results.compare.history import run_to_run
 from orchestrator.results.compare.rows import GpuActivity, Machine, Row, rows_of
 from orchestrator.results.compare.verdicts import Comparison, FailOn, Options, compare, failures, parse
-from orchestrator.results.statistics.effect import Spread
 from orchestrator.results.store.store import FileStore
 from orchestrator.results.timings import Measurement
 from tests.support.measured_runs import document, entry, measured, samples, simple

@@ -16,7 +16,7 @@ from fcctl_remote.base import estimates
 from fcctl_remote.readers.source import statistics_us
 from fcctl_tune.engine import final
 from flashcore import stats as flashcore_stats
-from orchestrator.results.statistics.effect import Launch
+from orchestrator.results.compare.effect import Launch
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.change_points import Flat, Stepped, delays, ever_alarmed
 from orchestrator.results.compare.history import Series, best, changes, ladder, series
-from orchestrator.results.statistics.ranks import ALPHA, LEAST, change_points
+from orchestrator.results.compare.ranks import ALPHA, LEAST, change_points
 from orchestrator.results.timings import Measurement
 from tests.support.tiers import sampled
 

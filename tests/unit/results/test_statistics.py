@@ -13,9 +13,9 @@ from scipy import stats
 from benchmarks.change_points import FLAT, STEPS
 from benchmarks.tables import PAGE
 from benchmarks.verdicts import APART, SCENARIOS, Scenario, drifting, measure
-from orchestrator.results.statistics import ranks as blocks
-from orchestrator.results.statistics.effect import MIN_LAUNCHES, SPREAD, Effect, Launch, Spread, effect
-from orchestrator.results.statistics.ranks import holm, midranks, rank_test
+from orchestrator.results.compare import ranks as blocks
+from orchestrator.results.compare.effect import MIN_LAUNCHES, SPREAD, Effect, Launch, Spread, effect
+from orchestrator.results.compare.ranks import holm, midranks, rank_test
 
 
 def launch(p50: float, n: int = 112, noise: float = 0.003, seed: int = 0) -> Launch:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.journal import JournalEntry
 from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, advance, decide, fold, may_wait
-from orchestrator.runs.machine.other_runs import OtherRun
+from orchestrator.runs.machine.pending_releases import OtherRun
 
 WHOLE = ["begun", "sync", "submit", "submitted", "ended", "collected", "complete"]
 #: The same on a machine that fcctl turns on and off.

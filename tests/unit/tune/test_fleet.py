@@ -54,6 +54,8 @@ def test_a_machine_is_in_a_fleet_once() -> None:
         check_apart([box, box])
     with pytest.raises(UsageError, match="box and alias are the same machine"):
         check_apart([box, SshTarget(name="alias", host="h", env={"A": "b"})])
+    with pytest.raises(UsageError, match="here is this computer"):
+        check_apart([box, LocalTarget(name="here")])
     with pytest.raises(UsageError, match="at most 16 machines"):
         check_apart([L4.model_copy(update={"instance": f"vm-{n}"}) for n in range(MOST_HOSTS + 1)])
 

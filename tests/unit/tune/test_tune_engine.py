@@ -217,12 +217,6 @@ def test_when_told_to_stop_what_failed_since_is_not_held_against_its_trial(tmp_p
         assert timed_again & known == {6}, "whether the default still works there is seen anew"
 
 
-def test_after_its_time_no_more_trials_are_begun(study: Study) -> None:
-    engine(study, Cluster()).run(until=0.0)
-    assert study.records() == []
-    assert study.ended == "running"
-
-
 # ------------------------------------------------------------------------------------------------ several hosts
 @pytest.mark.parametrize(
     ("phase", "outcome", "reason"),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from orchestrator.views.dashboard import server as connections
-from orchestrator.views.dashboard.server import Connection
+from orchestrator.views.dashboard import pages as connections
+from orchestrator.views.dashboard.pages import Connection
 from tests.support.waiting import wait_for
 
 WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"

@@ -12,10 +12,9 @@ from orchestrator.results.look import Shown
 from orchestrator.views.blocks import Grid, plain
 from orchestrator.views.report import words
 from orchestrator.views.report.build import build
-from orchestrator.views.report.charts import charts
+from orchestrator.views.report.charts import charts, size_in
 from orchestrator.views.report.model import Report
 from orchestrator.views.report.sections import sections
-from orchestrator.views.report.shapes import size_in
 from tests.support import reference_run, sample_run
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fcctl_remote.base.estimates import NEEDS
-from orchestrator.results.statistics import ranks
+from orchestrator.results.compare import ranks
 
 if TYPE_CHECKING:
     import numpy as np
