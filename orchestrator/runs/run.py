@@ -27,7 +27,7 @@ from orchestrator.runs.actions import RunActions
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Action, Stage, decide
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 
 if TYPE_CHECKING:
     from orchestrator.results.store.active import FileActiveRun

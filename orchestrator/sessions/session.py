@@ -28,7 +28,7 @@ from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.terminal import remove_entry
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import find_machines
+from orchestrator.machines.provision.ready import find_machines
 from orchestrator.machines.provision.release import Policy, Released, others_on_host
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_idle, token_of
 from orchestrator.machines.targets import CloudTarget, SandboxTarget

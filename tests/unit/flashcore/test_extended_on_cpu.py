@@ -169,6 +169,7 @@ def test_what_it_does_not_take(library: ctypes.CDLL) -> None:
         {"tiling": WINDOWED, "softcap": 1.0},
         {"tiling": WINDOWED, "slopes": 16},
         {"tiling": WINDOWED, "mask": 16},
+        {"tiling": WINDOWED, "D": 128, "starts_q": 16, "starts_k": 16},
         {"dtype": 2},
         {"softcap": -1.0},
         {"starts_q": 16},

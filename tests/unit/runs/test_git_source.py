@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import ConfigError, ConflictError
-from orchestrator.runs.source import api as source_hashes
-from orchestrator.runs.source.api import Source
-from orchestrator.runs.source.git import GitSource
+from orchestrator.runs import source as source_hashes
+from orchestrator.runs.git_source import GitSource
+from orchestrator.runs.source import Source
 
 pytestmark = pytest.mark.usefixtures("private_home")
 

@@ -20,7 +20,7 @@ from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.base.git import git_environment
 from orchestrator.base.safe_paths import folded, ignores_case
-from orchestrator.runs.source.api import Source, SourceHashes
+from orchestrator.runs.source import Source, SourceHashes
 
 #: What the controller itself writes in the folder of results, whatever .gitignore says.
 OWN = ("runs", "active", "schedules", "sessions", "machines.jsonl", "index.sqlite", "index.sqlite.lock", "tags.toml")
@@ -56,7 +56,7 @@ class _Listing:
 
 
 class GitSource:
-    """A :class:`~orchestrator.runs.source.api.SourceReader`. Hashes are remembered in the user's cache folder.
+    """A :class:`~orchestrator.runs.source.SourceReader`. Hashes are remembered in the user's cache folder.
     ``results`` is the folder of results, relative to the workspace."""
 
     def __init__(self, cache_folder: Path | None = None, results: str = "results") -> None:
