@@ -49,6 +49,18 @@ def test_a_strangers_job_cannot_drive_the_terminal(fcctl: Fcctl, workspace: Path
         assert "evil" in printed or words[0] == "config"
 
 
+@pytest.mark.parametrize("name", ["fcctl.toml", "jobs/huge.yaml", "tune/huge.yaml"])
+def test_a_strangers_huge_file_is_named_not_read(fcctl: Fcctl, workspace: Path, name: str) -> None:
+    """A few kilobytes of a clone become gigabytes."""
+    (workspace / name).parent.mkdir(exist_ok=True)
+    with (workspace / name).open("ab") as file:
+        file.truncate(1 << 40)
+    done = fcctl("jobs", "validate", cwd=workspace)
+    assert done.code == 3
+    assert name in done.err + done.out
+    assert "it has more than 4 MiB" in done.err + done.out
+
+
 def test_jobs_show(fcctl: Fcctl, workspace: Path) -> None:
     done = fcctl("jobs", "show", "hello", cwd=workspace)
     assert done.code == 0
