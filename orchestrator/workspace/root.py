@@ -59,7 +59,9 @@ def _holds(root: Path, folder: Path) -> bool:
     results: object = "results"
     with suppress(OSError, ValueError, LookupError, TypeError):  # no such setting, or unreadable
         results = toml.loads(read_bounded(root / FILE_NAME))["project"]["results"]
-    return folder.is_relative_to(spelled((root / Path(str(results)).expanduser()).resolve()))
+    with suppress(OSError, ValueError, RuntimeError):  # "~NAME" of no user; a link to itself: no folder of results
+        return folder.is_relative_to(spelled((root / Path(str(results)).expanduser()).resolve()))
+    return False
 
 
 def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> None:
