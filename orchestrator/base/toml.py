@@ -45,7 +45,8 @@ def loads(text: str) -> dict[str, Any]:
         raise TomlError(text.count("\n", 0, number.start() if number else 0) + 1, "a number is too long") from None
     if _has_null(tables):  # no environment, script or path can carry it
         found = _NULL.search(text)
-        raise TomlError(text.count("\n", 0, found.start() if found else 0) + 1, "a null character is not allowed in text")
+        line = text.count("\n", 0, found.start() if found else 0) + 1
+        raise TomlError(line, "a null character is not allowed in text")
     return tables
 
 
