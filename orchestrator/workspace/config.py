@@ -36,7 +36,7 @@ class _Section(BaseModel):
 
 def _folder(value: str) -> str:
     if os.path.expanduser(value).startswith("~"):  # noqa: PTH111 - Path's raises another error
-        raise ValueError(f"{value!r} is not a folder: there is no such user; for a name with ~, write ./~")
+        raise ValueError(f"{value!r} is not a folder: no user has that name; for a name with ~, write ./~")
     return value
 
 

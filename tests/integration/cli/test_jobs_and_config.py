@@ -45,7 +45,7 @@ def test_the_current_folder_was_deleted(fcctl: Fcctl, workspace: Path, tmp_path:
         (tmp_path / "gone").mkdir()
         assert done.returncode == code, done.stderr
         assert done.stderr == "" or "error: the current folder was deleted" in done.stderr
-    assert "there is no such user" in fcctl("-C", "~nobody-has-this-name", "ps", cwd=tmp_path).err
+    assert "no user has that name" in fcctl("-C", "~nobody-has-this-name", "ps", cwd=tmp_path).err
 
 
 def test_a_strangers_job_cannot_drive_the_terminal(fcctl: Fcctl, workspace: Path) -> None:
