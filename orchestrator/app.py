@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.job.saved_plan import SavedPlan
     from orchestrator.runs.machine.left_on import MachinesLeftOn
     from orchestrator.runs.services import Services
-    from orchestrator.runs.source.api import Source
+    from orchestrator.runs.source import Source
     from orchestrator.schedules.due import Firing
     from orchestrator.schedules.fire import Scheduler
     from orchestrator.views.dashboard.pages import Server
@@ -114,7 +114,7 @@ def clock() -> Clock:
 def observer(options: Options) -> Observer:
     """Live progress on a terminal, else plain lines; notes only with ``--quiet``; nothing with ``--json`` unless
     ``-v``."""
-    from orchestrator.views.live import run as live
+    from orchestrator.views import live_run as live
 
     if options.json and not options.verbose:
         return Observer()
@@ -135,7 +135,7 @@ def opened(options: Options, *, quiet: bool = False) -> Iterator[Services]:
 @contextmanager
 def observing(options: Options, *, quiet: bool = False) -> Iterator[Observer]:
     """The observer of one command; restores the terminal."""
-    from orchestrator.views.live import run as live
+    from orchestrator.views import live_run as live
 
     watcher = live.WarningsObserver(sys.stderr) if quiet and not options.json else observer(options)
     try:
@@ -191,10 +191,10 @@ def services(options: Options, watcher: Observer, hosts: Connector | None = None
     from orchestrator.leases.session_files import SessionFiles, shared_folder
     from orchestrator.providers.registry import RecordingClouds
     from orchestrator.results.store.store import FileStore
+    from orchestrator.runs.git_source import GitSource
     from orchestrator.runs.job.prepare import Secrets
     from orchestrator.runs.notices import Notifier
     from orchestrator.runs.services import Services
-    from orchestrator.runs.source.git import GitSource
 
     workspace, clock = options.workspace(), SystemClock()
 

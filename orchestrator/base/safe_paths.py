@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.base.errors import FcctlError
+from orchestrator.base.errors import DiskError
 from orchestrator.base.sanitize import UNPRINTABLE
 
 MAX_PART_BYTES = 255
@@ -114,7 +114,7 @@ _NOT_PLAIN = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, 
 @contextmanager
 def opened(root: Path, path: str, flags: int, *, create: bool = False) -> Iterator[int]:
     """Yields a descriptor of the regular file ``root/path``, which passed ``safe_paths.fault``; ``create`` makes it and
-    its folders. Raises FileNotFoundError, FcctlError if a link, a pipe or a device is there."""
+    its folders. Raises FileNotFoundError, DiskError if a link, a pipe or a device is there."""
     *folders, name = path.split("/")
     with folder(root, folders, create=create) as parent:
         try:
@@ -165,8 +165,8 @@ def _explained(exc: OSError, root: Path, path: str) -> Exception:
     return _planted(root, path) if exc.errno in _NOT_PLAIN else exc
 
 
-def _planted(root: Path, path: str) -> FcctlError:
-    return FcctlError(
+def _planted(root: Path, path: str) -> DiskError:
+    return DiskError(
         f"refusing to touch {path!r} in {root}",
         cause="it is a link, a pipe or a device; fcctl creates only plain files and folders there",
         hint=f"to see it: ls -lR {root}; remove it, then repeat the command",

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from orchestrator.results.store.store import FileStore
     from orchestrator.runs.job.prepare import Prepared, RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
+    from orchestrator.runs.revision import Revision
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
-    from orchestrator.runs.source.revision import Revision
     from orchestrator.tune.member import Member
     from orchestrator.workspace.workspace import Workspace
 
@@ -318,7 +318,7 @@ def revision(cli: Cli, how: Launching) -> Iterator[Revision | None]:
     if how.rev is None:
         yield None
         return
-    from orchestrator.runs.source.revision import checked_out
+    from orchestrator.runs.revision import checked_out
 
     with checked_out(cli.workspace().root, how.rev) as found:
         cli.note(f"source: revision {found.name}, commit {found.commit[:10]}; the working tree is not used")

@@ -29,7 +29,7 @@ from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.terminal import remove_entry
 from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.actions import UP_PREFIX, MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import CHANGE_LIMIT_S, Changes, Log, find_machines
+from orchestrator.machines.provision.ready import CHANGE_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.provision.release import Released, ReleaseRequest, find_settled, release
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of

@@ -22,8 +22,7 @@ from orchestrator.machines.provision.acquire import Acquired, acquire
 from orchestrator.machines.provision.actions import MachineRequest, Purpose, too_dear
 from orchestrator.machines.provision.decide import deadline_of
 from orchestrator.machines.provision.endpoint import endpoint
-from orchestrator.machines.provision.find import Log, query_in_thread
-from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
+from orchestrator.machines.provision.ready import Log, StoppedDuringStart, make_ready, query_in_thread
 from orchestrator.machines.provision.release import Policy, Released, ReleaseRequest, release
 from orchestrator.machines.shutdown_timer import keep_on, token_of
 from orchestrator.machines.targets import CloudTarget

@@ -19,7 +19,7 @@ from orchestrator.machines.cloud import (
 )
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, last_start, off_at
 from orchestrator.machines.provision.actions import UP_PREFIX, started_by_hosts_up
-from orchestrator.machines.provision.find import is_fcctls
+from orchestrator.machines.provision.ready import is_fcctls
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Budget
 from orchestrator.money.ledger import SLIGHT_S, Line, UsageRecord, latest

@@ -153,24 +153,28 @@ class SpendingBook:
 
     # ------------------------------------------------------------------------------------------------------- reading
     def state(self) -> State:
-        """The book as it is now."""
+        """The book as it is now. Raises DiskError."""
         with self._mutex:
             return self._read()
 
     def _read(self) -> State:
-        """Reads what was appended since the last time; all, if the file is another one by now."""
-        try:
-            with (self._folder / NAME).open("rb") as file:
-                inode, last = os.fstat(file.fileno()).st_ino, self._state.last
-                file.seek(self._state.length - len(last))
-                # A new file may have the inode number of a deleted one.
-                if inode != self._inode or file.read(len(last)) != last:
-                    self._state, self._inode = State(), inode
-                    file.seek(0)
-                _parse(file.read(), self._state)
-        except FileNotFoundError:
-            self._state, self._inode = State(), 0
+        """Reads what was appended since the last time; all, if the file is another one by now. Raises DiskError."""
+        with disk_errors("read the ledger", self._folder):
+            try:
+                self._read_file()
+            except FileNotFoundError:
+                self._state, self._inode = State(), 0
         return self._state
+
+    def _read_file(self) -> None:
+        with (self._folder / NAME).open("rb") as file:
+            inode, last = os.fstat(file.fileno()).st_ino, self._state.last
+            file.seek(self._state.length - len(last))
+            # A new file may have the inode number of a deleted one.
+            if inode != self._inode or file.read(len(last)) != last:
+                self._state, self._inode = State(), inode
+                file.seek(0)
+            _parse(file.read(), self._state)
 
     # ------------------------------------------------------------------------------------------------------- writing
     @contextmanager
@@ -258,7 +262,8 @@ class SpendingBook:
     def add_usage(self, record: UsageRecord) -> None:
         """A start keeps its first price: the machine may have been resized since, or have another price."""
         with self.changing() as change:
-            same = (one for one in change.state.starts() if one.is_same_start(record) and one.usd_per_hour is not None)
+            known = (one for _, one in change.state.of("power", UsageRecord) if one.usd_per_hour is not None)
+            same = (one for one in known if one.is_same_start(record))
             change.add("power", record.priced_as(next(same, record)))
 
     def usage(self) -> list[UsageRecord]:

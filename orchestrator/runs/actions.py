@@ -21,7 +21,7 @@ from orchestrator.runs.lifecycle import UNWRITTEN, Action, Mode, Stage, State, a
 from orchestrator.runs.notices import of_run, of_stopped, of_unwritten
 from orchestrator.runs.record import add_report, omitted_of, record_of, steps_here, unfetched
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 from orchestrator.runs.transfer import (
     Collection,
     amount,
@@ -198,7 +198,7 @@ class RunActions:
         """Watches the caps while the run is followed; None without caps."""
         if not self.saved.caps:
             return None
-        from orchestrator.runs.cost.outlook import Guard
+        from orchestrator.runs.cost.budget_guard import Guard
 
         return Guard(self.services, self.link, self.saved, self.active.journal, self.log).after
 

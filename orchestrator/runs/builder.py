@@ -28,7 +28,7 @@ from orchestrator.runs.notices import SILENT_NOTIFIER
 from orchestrator.runs.reopen import cancel, new_link
 from orchestrator.runs.run import Detached, run
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 
 
 def is_needed(steps: Sequence[wire.StepSpec], cuda_image: str) -> bool:

@@ -12,6 +12,7 @@ prewake      its first steps are about to run on this computer   (unchanged)
 stepped      they have ended; if not well, the run ends too      BEGUN or COLLECTED
 acquire      the machine is about to be looked for and woken     (unchanged)
 cloud        the cloud is about to be asked for a change         (unchanged)
+refused      it refused that at once: nothing is on its way      (unchanged)
 acquired     the machine answers, and its deadline is known      (unchanged)
 arm, armed   the host's shutdown timer is about to be, is set    (unchanged)
 sync         files are about to reach the tree on the host       SYNCING

@@ -23,7 +23,7 @@ from orchestrator.runs.job.plan import cuda_arch, dotted
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.record import outcome_type
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 from orchestrator.runs.transfer import collect, follow, send_source
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@ recovers a dead controller's run. It also handles a machine that is off and a ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -18,6 +19,7 @@ from orchestrator.base.errors import (
     LinkLost,
     MachineStopped,
 )
+from orchestrator.base.files import disk_errors
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.targets import StartOptions
 from orchestrator.results.records import RunRecord, RunStatus
@@ -25,7 +27,7 @@ from orchestrator.runs.actions import RunActions
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Action, Stage, decide
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 
 if TYPE_CHECKING:
     from orchestrator.results.store.active import FileActiveRun
@@ -53,8 +55,9 @@ class Driver(RunActions):
 
     def launch(self) -> None:
         """Carries the run to RUNNING, from where the host needs no controller, or to its end."""
-        while self.state.stage < Stage.RUNNING:
-            self._step()
+        with disk_errors("start the run", self.services.store.root):  # it is abandoned then
+            while self.state.stage < Stage.RUNNING:
+                self._step()
 
     @property
     def waits(self) -> bool:
@@ -92,6 +95,10 @@ class Driver(RunActions):
     def finish(self, *, wait: bool) -> RunRecord | None: ...
     def finish(self, *, wait: bool = True) -> RunRecord | None:
         """Carries the run to its end. Without ``wait``, returns None while it is active at the host."""
+        with self._stopped_if_the_disk_fails():
+            return self._finish(wait=wait)
+
+    def _finish(self, *, wait: bool) -> RunRecord | None:
         revived = False
         while True:
             try:
@@ -147,10 +154,11 @@ class Driver(RunActions):
 
     def _to_the_end(self) -> RunRecord:
         """Releases the machine and completes the run without asking the host."""
-        while True:
-            record = self._step()
-            if record is not None:
-                return record
+        with self._stopped_if_the_disk_fails():
+            while True:
+                record = self._step()
+                if record is not None:
+                    return record
 
     def cancel(self, reason: str, grace_s: float) -> None:
         """Asks the host to end the run; :meth:`finish` collects it. Raises MachineStopped if its machine is off."""
@@ -168,6 +176,20 @@ class Driver(RunActions):
             self._revive(lost)
             if self.waits:
                 self.wait()
+            raise
+
+    @contextmanager
+    def _stopped_if_the_disk_fails(self) -> Iterator[None]:
+        """Stops a machine that no step runs on if this computer's disk fails in the block: a later command does the
+        rest."""
+        again = f"fcctl pull-results {self.run_id}"
+        try:
+            with disk_errors("read or write the run's files", self.services.store.root, again=again):
+                yield
+        except DiskError:
+            is_at_work = Stage.SUBMITTING <= self.state.stage < Stage.ENDED
+            if self.machine is not None and self.state.machine in ("held", "leaving") and not is_at_work:
+                self.machine.releaser.stop_unrecorded()
             raise
 
     def unknown_there(self) -> bool:

@@ -14,7 +14,7 @@ from orchestrator.machines.host_api import Bundles, MachineParts
 from orchestrator.money.caps import Budget
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.machine.left_on import MachinesLeftOn
-from orchestrator.runs.source.api import Source, SourceReader
+from orchestrator.runs.source import Source, SourceReader
 
 if TYPE_CHECKING:
     from orchestrator.leases.session_rules import SessionRecord

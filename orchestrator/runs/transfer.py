@@ -14,7 +14,7 @@ from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.host_api import Bundle, Bundles, HostSession, Transfer
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 
 if TYPE_CHECKING:
     from orchestrator.results.store.intake import FolderIntake

@@ -28,7 +28,7 @@ from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.connect.ssh.terminal import remove_entry
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import find_machines
+from orchestrator.machines.provision.ready import find_machines
 from orchestrator.machines.provision.release import Policy, Released, others_on_host
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_idle, token_of
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
@@ -65,15 +65,18 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
         session.journal.append("begun")
         try:
             _open(services, saved, target, session, restart=restart)
+            opened = known(services.sessions, saved.session_id)
+            if opened is None:  # no command would know of its machine
+                raise FcctlError(
+                    f"the files of session {saved.session_id} were deleted while its machine started",
+                    hint="start another session",
+                )
         except BaseException as error:
             services.observer.note(f"{target.instance} cannot be used; fcctl stops it again")
             _release(services, saved, target, session, "failed", getattr(error, "message", None) or "interrupted")
             raise
     finally:
         session.release()
-    opened = known(services.sessions, saved.session_id)
-    if opened is None:
-        raise RuntimeError("a session that was just opened can be read")
     services.left_on.add(kept_by_session(saved, target, opened.machine))
     return opened
 

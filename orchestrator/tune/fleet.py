@@ -22,9 +22,9 @@ from orchestrator.machines.host_api import Tunnels
 from orchestrator.machines.targets import StartOptions, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare
-from orchestrator.runs.run import Detached, Finished
+from orchestrator.runs.run import Detached, Finished, run
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 from orchestrator.tune.fleet_rules import HOST_LINE, check_apart, member_job
 from orchestrator.tune.member import Member, on_host
 from orchestrator.tune.tunnels import LeaderTunnel, WorkerTunnel
@@ -92,7 +92,6 @@ GOODBYE_S = 30.0
 #: Lines about hosts that are shown of one search.
 MAX_LINES = 500
 Make = Callable[[Observer], Services]
-Search = Callable[[], "Finished | None"]
 
 
 class FleetCoordinator:
@@ -105,7 +104,7 @@ class FleetCoordinator:
     def __init__(
         self, make: Make, tunnels: Tunnels, plans: Plans, waking: StartOptions, observer: Observer
     ) -> None:  # fmt: skip
-        self._saved = plans.search.saved
+        self._saved, self._source = plans.search.saved, plans.search.source
         self._make, self._tunnels, self._waking, self._notes = make, tunnels, waking, observer
         self.observer = MembershipObserver(observer, self._on_host_line)
         self.services = make(self.observer)
@@ -135,8 +134,8 @@ class FleetCoordinator:
         for member in self.members.values():
             member.stop("the search cannot be reached")
 
-    def coordinate(self, search: Search) -> Finished | None:
-        """Run ``search``. At its end all members are released, or a note names those that are not."""
+    def coordinate(self) -> Finished | None:
+        """Run the search. At its end all members are released, or a note names those that are not."""
         self._leader_tunnel.start()
         for tunnel in self._worker_tunnels.values():
             tunnel.start()
@@ -145,7 +144,8 @@ class FleetCoordinator:
         news: str | None = None
         ended = False
         try:
-            finished = search()
+            link = ReconnectingHost(self.services.hosts, self._saved.target, self.services.clock, self.observer)
+            finished = run(self.services, link, self._saved, self._source, waking=self._waking)
             ended = finished is None or finished.record.status not in ("lost", "preempted")
             if finished is not None:
                 news = f"the search has ended: {finished.record.status}; fcctl results report {finished.record.run_id}"
@@ -168,10 +168,6 @@ class FleetCoordinator:
         own = self._saved.plan.run_id
         if own in self.services.store.active():
             self._notes.note(f"run {own} is not complete yet: fcctl pull-results {own}")
-
-    def link(self) -> ReconnectingHost:
-        """To the leader."""
-        return ReconnectingHost(self.services.hosts, self._saved.target, self.services.clock, self.observer)
 
     def _leader_is_on_host(self, run_id: str) -> bool:
         store = self.services.store

@@ -326,8 +326,8 @@ _LITERAL = re.compile(r"\b(?:sm|compute)_\d+\b(?![.-])")
 _CMAKE_LIST = re.compile(r"CUDA_ARCHITECTURES\W{1,2}(?:\d+|native)\b")
 #: The GPU of the machine that compiles, which may have none.
 _NATIVE = re.compile(r"-arch(?:itecture)?[= ]native\b")
-#: A toolkit of one version, which another machine may not have.
-_TOOLKIT = re.compile(r"/usr/local/cuda-\d")
+#: A toolkit of one version. The target's own replaces it where there is no such.
+_TOOLKIT = re.compile(r"/usr/local/cuda-\d+(?:\.\d+)?")
 _ONE_GPU_ALONE = re.compile(r"\b(?:sm|compute)_\d+[af]\b|CUDA_ARCHITECTURES[^)\n]*\d[af]\b")
 _FILE_NAME = re.compile(r"\b(?:sm|compute)_\d+[.-]\w")
 #: Make's variables that are numbers of GPUs: ``sm_$(SM)``, ``compute_$(subst .,,${COMPUTE})``; and loops over them.
@@ -338,7 +338,7 @@ _CMAKE_VARIABLE = re.compile(r'CUDA_ARCHITECTURES["\s]+\$\{(?!CMAKE_)(\w+)\}')
 
 _SETTABLE = r"NOT\s+\(?\s*(?:DEFINED\s+)?%(name)s\b|set\s*\(\s*%(name)s\b[^)]*\bCACHE\b"
 #: What rewrites the patterns above.
-_IN_PATHS = "s#/usr/local/cuda-[0-9][0-9.]*#${CUDA_HOME:-/usr/local/cuda}#g"
+_IN_PATHS = '$([ -e %(toolkit)s ] || echo "s#%(toolkit)s#${CUDA_HOME:-/usr/local/cuda}#g")'
 _IN_FLAGS = r"s/\b(sm|compute)_[0-9]+\b/\1_$FCCTL_CUDA_ARCH/g"
 _IN_NATIVE = r"s/(-arch(itecture)?[= ])native\b/\1sm_$FCCTL_CUDA_ARCH/g"
 _IN_LISTS = r"s/(CUDA_ARCHITECTURES\W{1,2})([0-9]+|native)(-[a-z]+)?([; ]+[0-9]+(-[a-z]+)?)*/\1$FCCTL_CUDA_ARCH/g"
@@ -349,10 +349,10 @@ def rewritten(texts: Mapping[Path, str]) -> dict[Path, str]:
     in their place."""
     found = {}
     for path, text in texts.items():
-        patterns = {_IN_PATHS: _TOOLKIT}
+        commands = [_IN_PATHS % {"toolkit": toolkit} for toolkit in dict.fromkeys(_TOOLKIT.findall(text))]
         if not _ONE_GPU_ALONE.search(text) and not _FILE_NAME.search(text):
-            patterns |= {_IN_FLAGS: _LITERAL, _IN_NATIVE: _NATIVE, _IN_LISTS: _CMAKE_LIST}
-        commands = [command for command, pattern in patterns.items() if pattern.search(text)]
+            patterns = {_IN_FLAGS: _LITERAL, _IN_NATIVE: _NATIVE, _IN_LISTS: _CMAKE_LIST}
+            commands += [command for command, pattern in patterns.items() if pattern.search(text)]
         if commands:
             found[path] = " ".join(f'-e "{command}"' for command in commands)
     return found

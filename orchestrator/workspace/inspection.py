@@ -87,7 +87,10 @@ _SCRIPT = re.compile(
     r"|^(?:\w+\[.+\]|print|(?:main|run|test|bench)\w*)\(",
     re.MULTILINE,
 )
-_BENCHES = ("bench*.py", "benchmarks/bench*.py", "benchmark/bench*.py", "bench/bench*.py")
+_BENCHES = [
+    "bench*.py",
+    *(f"{place}/{name}*.py" for name in ("bench", "run") for place in ("benchmarks", "benchmark", "bench")),
+]
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs.source.git import GitSource
+from orchestrator.runs.git_source import GitSource
 from orchestrator.schedules.os_scheduler import Entry
 from orchestrator.workspace.root import find_root
 from orchestrator.workspace.workspace import find_workspace

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.emulator.clock import EmulatedClock
-from orchestrator.runs.source.git import GitSource
+from orchestrator.runs.git_source import GitSource
 
 pytestmark = pytest.mark.skipif(not os.environ.get("MAC_LIKE"), reason="it is for make mac-like")
 

@@ -10,7 +10,7 @@ import itertools
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from orchestrator.providers.registry import RecordingClouds
 from orchestrator.runs.builder import run_there
 from orchestrator.runs.job.prepare import RunRequest
 from orchestrator.runs.reopen import cancel, with_members
-from orchestrator.runs.run import Detached, Finished, run
+from orchestrator.runs.run import Detached
 from orchestrator.runs.services import Services
 from orchestrator.sessions import session as sessions
 from orchestrator.tune import fleet as conducting
@@ -233,15 +233,10 @@ class Fleet:
         wanted = RunRequest(job, hosts[0], {}, None, usd, usd is not None, {SEARCH.name: SEARCH})
         plans = plan(services, place, wanted, hosts[1:])
         self.allowed += plans.worst_case_usd
-        saved = plans.search.saved
-        leader = FleetCoordinator(lambda o: self.services(actor, o), services.hosts, plans, StartOptions(), told)  # type: ignore[arg-type]
-        return self._conduct(
-            leader, lambda: run(leader.services, leader.link(), saved, plans.search.source, waking=StartOptions())
-        )
-
-    def _conduct(self, leader: FleetCoordinator, search: Callable[[], Finished | None]) -> str:
-        self.coordinator = leader
-        finished = leader.coordinate(search)
+        self.coordinator = FleetCoordinator(
+            lambda o: self.services(actor, o), services.hosts, plans, StartOptions(), told
+        )  # type: ignore[arg-type]
+        finished = self.coordinator.coordinate()
         return f"ended: {finished.record.status}" if finished is not None else "ended without a record"
 
     # -------------------------------------------------------------------------------------------------- what must hold

@@ -16,7 +16,7 @@ from orchestrator.money.book import Change, SpendingBook
 from orchestrator.money.reservations import Reservation, Scope
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 from tests.simulation.world import Actor, Killed, World
 
 

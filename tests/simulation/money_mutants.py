@@ -277,7 +277,12 @@ MONEY_MUTANTS = [
     Mutant("resume does not ask", resume_not_asked, "the day's cap is $", schedule=RESUME),
     Mutant("nothing is reserved for what is left on", nothing_kept, "the project's cap is $", schedule=KEPT),
     Mutant("what is left on is taken to be off", kept_for_too_short, "the project's cap is $", schedule=KEPT),
-    Mutant("what others do with the machine is not counted", machines_of_others_not_counted, "the ", seed=202),
+    Mutant(
+        "what others do with the machine is not counted",
+        machines_of_others_not_counted,
+        "the project's cap is $",
+        schedule=Schedule(2, (Fault(120, "beside"),), ("run", "run", "ps"), project_cap=0.5, free_disks=True),
+    ),
     Mutant(
         "a builder is not in the budget",
         builder_not_in_budget,

@@ -11,13 +11,13 @@ import pytest
 
 from orchestrator.machines.provision import decide as decision
 from orchestrator.machines.provision import release as releasing
-from orchestrator.machines.provision.find import Changes, find_machines
+from orchestrator.machines.provision.ready import Changes, find_machines
 from orchestrator.machines.provision.release import Released
 from orchestrator.money import audit, usage_recorder
 from orchestrator.providers.gcp import cloud as gcp
 from orchestrator.runs import actions as moves
+from orchestrator.runs.cost import budget_guard as guard
 from orchestrator.runs.cost import machine_cost
-from orchestrator.runs.cost import outlook as guard
 from orchestrator.runs.job import prepare, saved_plan
 from orchestrator.runs.machine import release as hold_release
 from orchestrator.runs.machine import run_lease

@@ -149,3 +149,20 @@ def test_hosts_down_says_that_a_suspended_machine_costs(tmp_path: Path) -> None:
     assert down(services, played.here.target, workspace="sim") == []
     (note,) = services.observer.notes  # type: ignore[attr-defined]
     assert note.startswith("vm is suspended: the cloud bills its memory until it is stopped: gcloud compute instances")
+
+
+@pytest.mark.parametrize("at", [30, 60, 155], ids=["starting", "running", "stopping"])
+def test_a_ledger_that_cannot_be_read_keeps_no_machine_on(at: int, tmp_path: Path) -> None:
+    played = Episode(Schedule(1, (Fault(at, "other"),), ("run",), day_cap=1.8), tmp_path)
+
+    def break_it() -> None:
+        (book,) = tmp_path.glob("state-*/book.jsonl")
+        book.rename(book.with_name("aside"))
+        book.mkdir()  # whoever reads it gets an error of the disk
+
+    played.world.on["other"] = break_it
+    services, ending = played.process("fcctl", played.here, partial(carry_out, played, "run", played.here))
+    assert [instance.status for instance in played.cloud.instances.values()] == ["TERMINATED"]
+    assert ending == "ended"
+    notes = services.observer.notes  # type: ignore[attr-defined]
+    assert any("a later command will record the cost" in note for note in notes)

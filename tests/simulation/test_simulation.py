@@ -110,6 +110,18 @@ ONCE_FOUND = [
     # The same of one that was created and was not listed yet; and seen by another process, after a kill.
     Schedule(1, (Fault(1, "stale", 10.0),), ("run", "ps"), exists=False),
     Schedule(1, (Fault(1, "stale", 10.0), Fault(33, "kill_after")), ("run", "ps")),
+    # A run deleted the machine with the results of another workspace's run, whose controller had been killed.
+    Schedule(
+        357,
+        (Fault(15, "beside"), Fault(70, "preempt"), Fault(138, "beside"), Fault(155, "kill")),
+        ("session", "run", "run", "run", "run"),
+        release="delete",
+        exists=False,
+        day_cap=1.38,
+        project_cap=1.25,
+        free_disks=True,
+        begins=42767,
+    ),
     # A run ended before the cloud had put its label on the machine, which was left to the run of the label before.
     Schedule(
         2800264,

@@ -176,8 +176,8 @@ class World:
 
     @staticmethod
     def _arrive(action: Callable[[], object]) -> None:
-        """Nobody hears the answer."""
-        with suppress(FcctlError):
+        """Nobody hears the answer; who would wait for more is dead."""
+        with suppress(FcctlError, Killed):
             action()
 
     def kill(self, actor: Actor) -> None:

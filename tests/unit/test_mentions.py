@@ -54,7 +54,8 @@ def names_in(path: Path) -> frozenset[str]:
 def is_there(dotted: str) -> bool:
     top, *parts = dotted.split(".")
     place = TOPS[top]
-    while parts and (place / parts[0]).is_dir():
+    # A folder that was left with its __pycache__ hides no module.
+    while parts and (place / parts[0]).is_dir() and not (place / f"{parts[0]}.py").is_file():
         place /= parts.pop(0)
     if not parts:
         return True

@@ -171,7 +171,7 @@ def preflight(cli: Cli, target: str | None, accepted: AcceptedPrices) -> None:
 
 def _is_off(services: Services, target: Target) -> bool:
     """Whether the target's machine is one of a cloud, which says that it is off or that there is none."""
-    from orchestrator.machines.provision.find import find_machine, find_machines
+    from orchestrator.machines.provision.ready import find_machine, find_machines
 
     machine = find_machine(services, target)
     if machine is None:

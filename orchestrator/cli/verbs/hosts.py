@@ -65,7 +65,7 @@ def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPr
     fcctl shows the worst-case cost and asks (`--yes` answers yes), unless [budget] has a per_run_usd that covers it.
     """
     from orchestrator.hosts import hosts as workflow
-    from orchestrator.machines.provision.find import find_machine
+    from orchestrator.machines.provision.ready import find_machine
     from orchestrator.runs.cost.estimate import with_own_price
 
     workspace = cli.workspace()

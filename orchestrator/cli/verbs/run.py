@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
     from orchestrator.runs.job.saved_plan import SavedPlan
+    from orchestrator.runs.revision import Revision
     from orchestrator.runs.run import Finished
     from orchestrator.runs.services import Services
-    from orchestrator.runs.source.revision import Revision
 
 
 @click.command(cls=CliCommand)

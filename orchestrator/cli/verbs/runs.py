@@ -46,7 +46,7 @@ def ps(cli: Cli, offline: bool) -> None:
     from orchestrator.runs.cost.machine_cost import cost_so_far
     from orchestrator.runs.cost.outlook import money_now
     from orchestrator.runs.reopen import known
-    from orchestrator.views.live.top import print_active
+    from orchestrator.views.top import print_active
 
     with opened(cli, quiet=True) as services:
         states = known(services) if offline else recover(services, hurry=Hurry())
@@ -254,7 +254,7 @@ def pull_results(cli: Cli, runs: tuple[str, ...], wait: bool, wake: bool, accept
 
 def _say_remaining(cli: Cli, runs: list[Remaining]) -> None:
     """Which runs have not ended, and when to come back."""
-    from orchestrator.views.live.top import remaining_text
+    from orchestrator.views.top import remaining_text
 
     for run in runs:
         cli.note(f"{run.run_id} {remaining_text(run)}")

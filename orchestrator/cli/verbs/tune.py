@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,17 +12,27 @@ from typing import TYPE_CHECKING
 import click
 
 from fcctl_remote.base.durations import seconds
-from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
+from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError, UsageError
 from orchestrator.base.sanitize import clean, clean_text
 from orchestrator.cli.context import Cli, CliCommand, Parsed
-from orchestrator.cli.launching import Launching, launch, launching, revision, workspace_with
+from orchestrator.cli.failures import report_run
+from orchestrator.cli.launching import (
+    Launching,
+    collect_and_finish,
+    confirm,
+    launch,
+    launching,
+    revision,
+    workspace_with,
+)
 
 if TYPE_CHECKING:
     from orchestrator.machines.targets import Target
     from orchestrator.results.records import RunRecord
     from orchestrator.runs.job.prepare import RunRequest
-    from orchestrator.runs.source.revision import Revision
+    from orchestrator.runs.revision import Revision
     from orchestrator.tune.adoption import Adoption, Row
+    from orchestrator.tune.member import Member
     from orchestrator.tune.search_file import Adopt, Search
 
 
@@ -85,9 +96,7 @@ def tune(
 
     machines: list[Target] = []
     if how.others or (hosts or 1) > 1:
-        from orchestrator.cli.verbs import tune_fleet
-
-        machines = tune_fleet.hosts_of(cli, how, hosts)
+        machines = _machines(cli, how, hosts)
     own_name = machines[0].name if machines else None
     options = SearchOptions(trials, elites, strategy, control, cases, seed, timeout, own_name)
 
@@ -99,9 +108,70 @@ def tune(
             return RunRequest(job_of(chosen, options), target, settings, None, how.budget, how.stop_at_budget, searches)
 
         if machines:
-            tune_fleet.launch(cli, how, wanted, there, machines)
+            _launch_on_several(cli, how, wanted, there, machines)
         else:
             launch(cli, how, wanted, there)
+
+
+def _machines(cli: Cli, how: Launching, count: int | None) -> list[Target]:
+    """The machines that the command line names; the search is on the first one. Raises UsageError: it names them in a
+    way that cannot be."""
+    from orchestrator.tune.fleet_rules import machines
+
+    named = [cli.workspace().target(name) for name in (how.target, *how.others)]
+    if count is None or count == 1:
+        return named
+    if len(named) > 1:
+        raise UsageError("--hosts cannot be used with several --on", hint="use only one of the two")
+    return machines(named[0], count)
+
+
+def _launch_on_several(
+    cli: Cli, how: Launching, wanted: Callable[[Target], RunRequest], there: Revision | None, hosts: Sequence[Target],
+) -> None:  # fmt: skip
+    """Plans the search on ``hosts[0]`` and members on the others, runs and collects all of it."""
+    from orchestrator import app
+    from orchestrator.hosts.recover import remind
+    from orchestrator.machines.connect.tunnels import SshTunnels
+    from orchestrator.runs.cost.estimate import with_own_price
+    from orchestrator.tune.fleet import FleetCoordinator, FleetPlanner, plan
+    from orchestrator.views.tables.plan import fleet_json, print_fleet
+
+    if how.detach:
+        raise UsageError(
+            "--detach cannot be used with several machines: they reach each other through this command",
+            hint="keep this command running in tmux or with nohup; or search on one machine",
+        )
+    workspace = cli.workspace()
+    budget = workspace.config.budget
+    with app.observing(cli) as observer:
+        services = app.services(cli, observer)
+        for host in hosts:
+            budget = with_own_price(services, host, budget, how.accepted)
+        place = FleetPlanner(workspace.root, workspace.config.project.name, budget)
+        plans = plan(services, place, wanted(hosts[0]), hosts[1:], there.read() if there else None)
+        if how.dry_run:
+            observer.close()
+            cli.show(fleet_json(plans), lambda: print_fleet(plans, cli.console))
+            return
+        with observer.aside():
+            capped = all(one.capped for one in plans.all if one.saved.worst_case_usd)
+            confirm(cli, [one.saved for one in plans.all], capped=capped)
+        remind(services)
+        if not cli.quiet:
+            observer.note(f"run {plans.search.saved.plan.run_id}, with {', '.join(host.name for host in hosts[1:])}")
+        leader = FleetCoordinator(partial(app.services, cli), SshTunnels(app.connector()), plans, how.waking, observer)
+        tell = partial(_tell, cli, leader.members.values())
+        collect_and_finish(cli, leader.services, leader.coordinate, tell=tell, members=leader.members)
+
+
+def _tell(cli: Cli, members: Iterable[Member], record: RunRecord, folder: Path) -> None:
+    """Says how the search and each of its members ended."""
+    for member in members:
+        cost = f", ${member.usd:.2f}" if member.usd else ""
+        cli.note(f"host {member.name}: {member.status}{cost}  {member.run_id}")
+    ended = [{"host": m.name, "runs": [m.run_id], "status": m.status, "usd": round(m.usd, 6)} for m in members]
+    report_run(cli, record, folder, {"members": ended})
 
 
 def _search(cli: Cli, there: Revision | None, name: str | None, space: Path | None) -> Search:

@@ -24,7 +24,7 @@ def top(cli: Cli, interval: float, once: bool) -> None:
 
     With --json, one document per update. Without a terminal, or with --once, only one update.
     """
-    from orchestrator.views.live.overview import Overview
+    from orchestrator.views.live_runs import Overview
 
     looks_once = once or not sys.stdout.isatty()
     with app.opened(cli, quiet=True) as services:
@@ -33,7 +33,7 @@ def top(cli: Cli, interval: float, once: bool) -> None:
         try:
             if cli.json or looks_once:
                 from orchestrator.runs.cost.outlook import money_now
-                from orchestrator.views.live.top import document, top_screen
+                from orchestrator.views.top import document, top_screen
 
                 runs = overview.poll(patience_s=20)
                 now, money = services.clock.now(), money_now(services)
@@ -44,7 +44,7 @@ def top(cli: Cli, interval: float, once: bool) -> None:
 
                     show(cli.console, *top_screen(runs, now, money, budget))
             else:
-                from orchestrator.views.live.top import watch
+                from orchestrator.views.top import watch
 
                 watch(cli.console, services, overview, budget, interval)
         finally:

@@ -42,15 +42,15 @@ from orchestrator.machines.provision.actions import (
 )
 from orchestrator.machines.provision.decide import next_action
 from orchestrator.machines.provision.endpoint import login_items
-from orchestrator.machines.provision.find import (
+from orchestrator.machines.provision.ready import (
     CHANGE_LIMIT_S,
     STOP_LIMIT_S,
     Changes,
     Log,
+    add_login_key,
     find_machines,
     with_disk_types,
 )
-from orchestrator.machines.provision.ready import add_login_key
 from orchestrator.machines.provision.release import others_on_host
 from orchestrator.machines.targets import CloudTarget, Provisioning
 

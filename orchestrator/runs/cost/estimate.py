@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, FcctlError, UsageError
 from orchestrator.base.json_text import pick, rounded
 from orchestrator.machines.cloud import Hardware, region_of
-from orchestrator.machines.provision.find import find_machines, with_disk_types
+from orchestrator.machines.provision.ready import find_machines, with_disk_types
 from orchestrator.machines.targets import AcceptedPrices, CloudTarget, Target
 from orchestrator.money.caps import (
     EGRESS_USD_PER_GIB,

@@ -1,35 +1,26 @@
-"""What is spent and reserved now: caps, forecast, machines that are on; and the end of a run before it breaks a cap."""
+"""What is spent and reserved now: caps, forecast, machines that are on, and notices of caps that are nearly spent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fcctl_remote import wire
 from orchestrator.base.clock import iso
-from orchestrator.base.errors import BudgetError, FcctlError, HostFault
 from orchestrator.base.journal import newest
 from orchestrator.leases.session_rules import open_on
-from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.provision.find import Log
 from orchestrator.money import ledger as books
-from orchestrator.money.caps import Budget, Cap, Window, began_to_cost, dollars, judge
+from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import Line, UsageRecord
 from orchestrator.money.reservations import is_past_deadline, remaining
 from orchestrator.money.totals import LedgerNote, Spending, end_of_month, remarks, start_of_day, start_of_month
 from orchestrator.money.totals import spent as sums
-from orchestrator.runs.cost.machine_cost import rate_of
 from orchestrator.runs.cost.owners import OpenReservation, command_in, described, store_in
 from orchestrator.runs.cost.spending import lines, reservations
-from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import fold
 from orchestrator.runs.notices import of_cap
 from orchestrator.runs.services import Services
-
-if TYPE_CHECKING:
-    from orchestrator.base.journal import FileJournal
 
 DAY_S = 86400.0
 
@@ -280,121 +271,3 @@ def _claim(services: Services, keys: Sequence[str]) -> bool:
         for key in keys:
             change.add("notice", {"key": key, "state": "sent", "at": services.clock.now()})
     return True
-
-
-#: How often other runs' spending, and the run's own, is computed, seconds.
-BOOKS_EVERY_S = 60.0
-LOOK_EVERY_S = 2.0
-#: What a step gets to write down what it has before it is killed, seconds.
-GRACE_S = 10.0
-
-
-class Guard:
-    """Watches the caps of one run; notes each event once."""
-
-    def __init__(
-        self, services: Services, link: ReconnectingHost, saved: SavedPlan, journal: FileJournal, log: Log
-    ) -> None:
-        self._services = services
-        self._link = link
-        self._saved = saved
-        self._journal = journal
-        self._log = log
-        self._machine = saved.target.cloud is not None
-        self._others: Spending | None = None  # what all the other runs have cost, and when that was computed
-        self._computed = float("-inf")
-        self._looked = float("-inf")
-        self._warned: set[str] = set()
-        self._ending = False
-        self._tells = True
-
-    def after(self, reply: wire.WatchReply) -> None:
-        """Looks, unless the run has ended."""
-        if reply.summary.status not in wire.RUN_ENDINGS:
-            self.look()
-
-    def look(self) -> None:
-        """Warn of a cap that is nearly spent; end the run if one is about to be hit."""
-        now = self._services.clock.monotonic()
-        if self._ending or now - self._looked < LOOK_EVERY_S:
-            return
-        self._looked = now
-        own, rate = self._own()
-        if own is None:
-            return
-        for cap in self._saved.caps:
-            spent = own if cap.over == "run" else self._within(cap.over, own, rate) + self._elsewhere().of(cap.over)
-            strictly = cap.over != "run" or self._saved.stop_at_usd is not None
-            verdict = judge(cap, spent, rate, strictly=strictly)
-            if verdict == "stop":
-                self._end(cap, spent)
-                return
-            if verdict == "warn" and cap.name not in self._warned:
-                self._warned.add(cap.name)
-                self._services.observer.note(f"${spent:.2f} of the cap of ${cap.usd:.2f} ({cap.name}) are spent")
-
-    def _own(self) -> tuple[float | None, float]:
-        """Returns the run's cost so far in dollars, and its price per hour, disks, address and egress included."""
-        entries = self._journal.entries()
-        rate = rate_of(entries, self._saved) + self._saved.rest_rate
-        began = began_to_cost(entries, machine=self._machine)
-        if began is None or rate <= 0:
-            return None, rate
-        return max(0.0, self._journal.age(began)) / 3600 * rate + self._saved.egress_usd, rate
-
-    def _within(self, window: Window, own: float, rate: float) -> float:
-        """The part of the run's own cost that is of this day or month."""
-        if window == "project":
-            return own
-        now = self._services.clock.now()
-        start = start_of_day if window == "day" else start_of_month
-        return min(own, (now - start(now, self._services.budget.zone)) / 3600 * rate)
-
-    def _elsewhere(self) -> Spending:
-        """What all the other runs have cost."""
-        now = self._services.clock.monotonic()
-        if self._others is None or now - self._computed >= BOOKS_EVERY_S:
-            from orchestrator.runs.cost.spending import spent_without
-
-            self._tell()
-            self._others, self._computed = spent_without(self._services, self._saved.plan.run_id), now
-        return self._others
-
-    def _tell(self) -> None:
-        """Send the notices about the caps; after one that could not be sent, that is left to the next command."""
-        from orchestrator.runs.cost.outlook import send_cap_notices
-
-        if self._tells:
-            try:
-                problems = send_cap_notices(self._services)
-            except FcctlError as error:  # the ledger cannot be written; the run continues, and is followed
-                problems = [error.one_line]
-            self._tells = not problems
-            for problem in problems:
-                self._services.observer.note(problem)
-
-    def _end(self, cap: Cap, spent: float) -> None:
-        """The current step's notice and grace; what it has by then is collected as always."""
-        self._ending = True
-        reason = f"${spent:.2f} of the cap of ${cap.usd:.2f} ({cap.name}) are spent"
-        self._services.observer.note(f"{reason}: fcctl stops the run")
-        run_id = self._saved.plan.run_id
-        self._log("over_budget", reason=reason)
-        try:
-            self._link.call(lambda s: s.cancel(run_id, reason, status="over_budget", grace_s=GRACE_S))
-        except HostFault as e:
-            if e.fault != "not_found":
-                raise
-
-
-def refuse_useless(saved: SavedPlan, least_s: float) -> None:
-    """Raises BudgetError: the budget to stop at does not even buy ``least_s`` seconds."""
-    bought = saved.fence_s if saved.fence_s is not None else saved.worst_case_minutes * 60
-    if bought < least_s:
-        raise BudgetError(
-            f"{dollars(saved.stop_at_usd or 0)} pays for {max(0.0, bought):.0f} seconds of {saved.target.name}, too"
-            f" few to start a run",
-            cause=f"the price is ${saved.worst_rate:.2f} an hour, plus the late-stop allowance and the cloud's"
-            f" minimum charge",
-            hint="raise the cap, or wait until more of it is left; to see the caps: fcctl cost budget",
-        )

@@ -13,7 +13,7 @@ from orchestrator.runs.job.job import Job, Step
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.files import StepSearch
-    from orchestrator.runs.source.api import Source
+    from orchestrator.runs.source import Source
 
 #: Steps of these activities use a GPU where there is one, whatever their needs say; those of the others do not.
 GPU_ACTIVITIES, OTHER_ACTIVITIES = ("bench", "profile", "tune"), ("preflight", "build")

@@ -24,7 +24,7 @@ from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_variants, controller_steps, make_plan, slice_steps
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.services import Services
-from orchestrator.runs.source.api import Source
+from orchestrator.runs.source import Source
 
 if TYPE_CHECKING:
     from orchestrator.runs.job.files import StepSearch
@@ -250,7 +250,7 @@ def _held_to_caps(services: Services, saved: SavedPlan, source: Source, budget: 
 def _ended_in_time(services: Services, saved: SavedPlan, caps: list[Cap], books: Budget | None) -> SavedPlan:
     """The run with a budget to stop at if it might break a cap. Raises BudgetError if the rest buys too little."""
     from orchestrator.money.caps import LEAST_S
-    from orchestrator.runs.cost.outlook import refuse_useless
+    from orchestrator.runs.cost.budget_guard import refuse_useless
     from orchestrator.runs.cost.spending import remaining_budget
 
     left = [cap.usd for cap in caps] + ([usd for _, usd in remaining_budget(services, books)] if books else [])

@@ -21,7 +21,7 @@ from orchestrator.leases.machine_lease import started_between
 from orchestrator.leases.session_rules import OpenSession, everywhere, is_past, open_on
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.power_history import off_at
-from orchestrator.machines.provision.find import find_machine
+from orchestrator.machines.provision.ready import find_machine
 from orchestrator.machines.provision.release import (
     InUse,
     ReleaseRequest,

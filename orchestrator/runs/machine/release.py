@@ -65,8 +65,8 @@ class Releaser:
         """What the target says, as far as no results are lost by it."""
         if self._target.release == "keep":
             return "keep" if ran else "stop"
-        if self._target.release == "delete" and (waiting := self.left_behind()):
-            on_disk = f"the results of {waiting[0]} are on its disk (fcctl pull-results --wake {waiting[0]})"
+        if self._target.release == "delete" and (waiting := self._left_there()):
+            on_disk = f"the results of {waiting} are on its disk (fcctl pull-results --wake {waiting})"
         if self._target.release == "delete" and on_disk is not None:
             self._services.observer.note(f"fcctl stops {self._target.instance} instead of deleting it: {on_disk}")
             return "stop"
@@ -83,6 +83,19 @@ class Releaser:
             self._record_pending(error)
             return None
         return next((r.stopped for r in done if r.stopped is not None), None)
+
+    def stop_unrecorded(self) -> None:
+        """Stops the machine unless it was on before, or another run is on it, as it says itself: this computer's disk
+        cannot tell."""
+        lease, note = self._lease, self._services.observer.note
+        if lease.acquired() and not lease.acquired().get("turned_on"):
+            return
+        try:
+            if releasing.others_on_host(self._services, self._target, self._run_id) is None:
+                lease.release("stop")
+                note(f"{self._target.instance} is off")
+        except (FcctlError, OSError) as error:
+            note(f"{self._target.instance} may still be on: {error}; check: fcctl hosts audit")
 
     def delete_stopped(self) -> None:
         """Deletes the stopped machine if its target says ``delete`` and nobody else needs it; one that cannot be
@@ -111,6 +124,17 @@ class Releaser:
     def left_behind(self) -> list[str]:
         """Runs on the machine that nobody follows: they are collected before it is stopped."""
         return [n.run_id for n in neighbours(self._services, self._target, self._run_id) if n.left_behind]
+
+    def _left_there(self) -> str | None:
+        """A run whose results may be only on the machine's disk: of this workspace, or of another one of this user,
+        which the ledger has as not complete."""
+        if left := self.left_behind():
+            return left[0]
+        machine, open_ = (self._target.project, self._target.instance), self._services.spending.state().open()
+        others = (
+            o for o in open_.values() if o.machine == machine and o.results != self._services.spending.scope.results
+        )
+        return next((one.owner_id for one in others if one.owner in ("run", "wake")), None)
 
     def _idle_before_the_end(self, minutes: float) -> float:
         """Of the ``minutes`` that an unused machine stays on, those that are over when its idle GPU ends a run."""

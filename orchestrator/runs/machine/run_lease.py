@@ -11,8 +11,7 @@ from orchestrator.leases.machine_lease import MachineLease, facts
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
-from orchestrator.machines.provision.find import STOP_LIMIT_S, Log
-from orchestrator.machines.provision.ready import StoppedDuringStart, make_ready
+from orchestrator.machines.provision.ready import STOP_LIMIT_S, Log, StoppedDuringStart, make_ready
 from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_within
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes

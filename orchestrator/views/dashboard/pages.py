@@ -46,8 +46,8 @@ from orchestrator.views.dashboard.lists import (
 )
 from orchestrator.views.dashboard.site import Backend, DashboardContext, Section
 from orchestrator.views.figures import age, duration, usd
-from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.live.run import telemetry_text
+from orchestrator.views.live_run import telemetry_text
+from orchestrator.views.live_runs import LiveRun
 from orchestrator.views.tables.money import (
     TIMES,
     caps_bars,

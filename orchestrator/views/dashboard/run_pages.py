@@ -32,7 +32,7 @@ from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.views.blocks import Block, Cell, Facts, Folded, Grid, Heading, Section, Text, closed, more
 from orchestrator.views.dashboard.children import BARS
 from orchestrator.views.dashboard.lists import TEXT
-from orchestrator.views.live.overview import LiveRun
+from orchestrator.views.live_runs import LiveRun
 from orchestrator.views.report.build import build, gpu_of
 from orchestrator.views.report.outputs import POLICY as REPORT_POLICY
 from orchestrator.views.report.sections import sections

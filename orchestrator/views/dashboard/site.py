@@ -35,9 +35,9 @@ from orchestrator.views.dashboard.children import STATUS, Children
 from orchestrator.views.dashboard.guard import Access, Guard
 from orchestrator.views.figures import age, duration, usd
 from orchestrator.views.html import environment, styles
-from orchestrator.views.live.overview import LiveRun, Overview
-from orchestrator.views.live.run import telemetry_text
-from orchestrator.views.live.top import rate
+from orchestrator.views.live_run import telemetry_text
+from orchestrator.views.live_runs import LiveRun, Overview
+from orchestrator.views.top import rate
 from orchestrator.workspace.config import Config
 
 _log = logging.getLogger("orchestrator.views.dashboard")

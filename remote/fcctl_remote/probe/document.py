@@ -18,7 +18,7 @@ from fcctl_remote.base import files
 from fcctl_remote.base.hostfacts import boot_id
 from fcctl_remote.base.programs import ask, which
 from fcctl_remote.base.text import one_line
-from fcctl_remote.probe import checks, environment, gpu, host
+from fcctl_remote.probe import checks, environment, gpu
 from fcctl_remote.probe.checks import SECTIONS
 from fcctl_remote.probe.environment import apply_facts, find_facts, key_of, load_facts
 from fcctl_remote.wire import SCHEMA_VERSION
@@ -76,10 +76,10 @@ def collect(env: Mapping[str, str] | None = None, require: str = "auto") -> dict
     document.update(_ask_programs({**env, **resolved}, facts, answer))
     document["cuda"]["on_path"] = which("nvcc", env) is not None
     document.update(
-        os=host.operating_system(),
-        cpu=host.processor(),
-        disk=host.disk(env.get("HOME") or "/"),
-        tools=host.tools({**env, **resolved}),
+        os=checks.operating_system(),
+        cpu=checks.processor(),
+        disk=checks.disk(env.get("HOME") or "/"),
+        tools=checks.tools({**env, **resolved}),
         boot_id=boot_id(),
         env={name: env[name] for name in VARIABLES if name in env},
         resolved_env=resolved,
@@ -100,12 +100,12 @@ def _expectation(gpu_facts: Mapping[str, Any], require: str) -> str:
 
 def _ask_programs(env: Mapping[str, str], facts: Mapping[str, Any], answer: gpu.Answer | None) -> dict[str, Any]:
     """Ask torch, nvcc, ncu, the compiler and nvidia-smi at the same time: torch takes longer than the rest together."""
-    compiler = host.cxx(env)
+    compiler = checks.cxx(env)
     with ThreadPoolExecutor(max_workers=5) as pool:
         torch = pool.submit(_torch, facts["python"], facts["torch_file"], env)
-        nvcc = pool.submit(host.version, facts["nvcc"], r"release ([0-9]{1,3}\.[0-9]{1,3})", env)
-        ncu = pool.submit(host.version, facts["ncu"], r"Version ([0-9]{4}\.[0-9.]{1,20})", env)
-        cxx = pool.submit(host.version, compiler, r"(\S[^\n]{0,198})", env)
+        nvcc = pool.submit(checks.version, facts["nvcc"], r"release ([0-9]{1,3}\.[0-9]{1,3})", env)
+        ncu = pool.submit(checks.version, facts["ncu"], r"Version ([0-9]{4}\.[0-9.]{1,20})", env)
+        cxx = pool.submit(checks.version, compiler, r"(\S[^\n]{0,198})", env)
         rows = answer.rows if answer else []
         newest = pool.submit(gpu.cuda_version, facts["nvidia_smi"], env) if rows else None
     gpu_facts = gpu.describe(rows, newest.result() if newest else None, env)

@@ -18,6 +18,8 @@ _NO_HEADING = re.compile(
 )
 #: Stands above what one of several programs prints, as ``head`` and ``tail`` have it for files.
 _PROGRAM = re.compile(r"==> (.{1,200}) <==")
+#: What programs draw around a heading: ``--- kernel 1 ---``, ``<----| kernel 1 |---->``.
+_FRAME = re.compile(r"^[-=*#~<>|+ ]{3,}|[-=*#~<>|+ ]{3,}$")
 _WARNING = re.compile(r"\.py:\d+: \w*Warning: ")
 _DECIMAL = re.compile(r"\d\.\d")
 _WORDS = re.compile(r"[^\W\d_]+")
@@ -46,6 +48,7 @@ class Headings:
                 last = {program[0][:3]: program[1]}
                 self.above = tuple(last.items())
                 continue
+            shown = _FRAME.sub("", shown)
             warned, above = _WARNING.search(line) is not None, warned
             if warned or above:  # Python's warning, and the line of source that follows it
                 continue

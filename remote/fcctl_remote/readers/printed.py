@@ -9,9 +9,11 @@ Of text, the first time with a unit of each line counts, named by what stands be
     softmax n=1024 time_us=12.5
 
 or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers.tables`).
-Results in front of it are no part of the name: rates, percentages, decimals of four and more places.
+Results in front of it are no part of the name: rates, percentages, decimals of four and more places. Its spread is no
+time (``3.5 ± 0.2 us``), nor what is set (``for 10 s``).
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
+If none tells them apart, sizes behind the figures do (``3 us, N=512``).
 What counts repetitions (``run 3``) is no heading. Above ``==> a <==``, as ``tail`` prints it, all is another program's.
 
 Of a CSV file whose header has a column with a unit, each such column counts, named by the row's text and whole
@@ -104,7 +106,7 @@ _REPETITION = re.compile(
 #: A line of a program's progress: what it counts is no part of a name.
 _PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
-_TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d")
+_TIME_OF_DAY = re.compile(r"\d\d:\d\d(?::\d\d|<)")  # the second of tqdm
 #: Characters of a column's heading that may tell a unit.
 MAX_HEADER = 100
 _TIME_HINT = "print a line such as 'softmax n=1024: 12.5 us', or CSV with a column such as time_us"
@@ -154,8 +156,9 @@ def _sizes(line: str) -> str | None:
 
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
-    """The lines of ``path``, each unit behind its number. Raises: ReaderError, if one has what matches ``none``."""
-    for printed in untabled(lines(path)):
+    """The lines of ``path`` as a terminal shows them at last, each unit behind its number. Raises: ReaderError, if one
+    has what matches ``none``."""
+    for printed in untabled(line.rpartition("\r")[2] for line in lines(path)):
         line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
         line = _UNIT_IN_BRACKETS.sub(r"\1 \2", _SPREAD.sub("", line))
         line = _UNIT_FIRST.sub(r" \g<value> \g<time>\g<rate>", line)

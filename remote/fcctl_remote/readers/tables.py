@@ -50,6 +50,8 @@ _RULED = re.compile(r"[-=\u2500\u2501\u2550]{2,}")
 #: What stands behind a figure: its spread, its ratio to the best.
 _SPREAD = re.compile(r"\s{0,4}(?:±.{0,40}|\+/-.{0,40}|\(±?[\d.]{1,20}%?\))$")
 _FIGURE = re.compile(r"\d[\d,.]{0,30}\s?(?:[nuµm]?s|%s)" % RATE_UNIT)
+#: Of comma-separated values: words and numbers, at the end a number.
+_ROW = re.compile(r"(?:\s{0,20}[\w.+-]{1,80}\s{0,20},){1,20}\s{0,20}\d[\d.eE+-]{0,30}\s{0,20}")
 _MAX_LINE = 2000
 #: The first and the last line of a table that torch.utils.benchmark compares, and the labels of its rows.
 _COMPARED = re.compile(r"\[-+ ?(?P<title>.{0,100}?) ?-+\]\s*")
@@ -165,6 +167,8 @@ def _header(above: str, line: str, below: str, unit: str) -> list[Column]:
             columns.append(found if found.unit else Column(title.group(), ""))
     else:
         cells = _split(line, bool(above))
+        if above and len(cells) == 1 and _ROW.fullmatch(below) and below.count(",") == line.count(","):
+            cells = [cell.strip() for cell in line.rstrip(": ").split(",")]
         columns = [column(cell if cells[1:] else cell.rstrip(":. ")) for cell in cells]
     if not any(found.unit for found in columns) and not _rules(below, len(columns)):
         titles = unit and not any(finite(found.what) is not None for found in columns)
@@ -193,7 +197,8 @@ def _figures(columns: Sequence[Column], line: str, unit: str) -> list[str] | Non
     """A line for each figure of a row, named by the row's text and whole numbers; None if it is no row. A number that
     counts the rows may stand before it. Where a column has no unit, its figures may: ``12.5us``, as torch prints; if no
     column has, those with decimals have ``unit``."""
-    cells = next((c for c in (_split(line), _split(line, inside=True)) if len(c) == len(columns)), [])
+    splits = (_split(line), _split(line, inside=True), [cell.strip() for cell in line.split(",")])
+    cells = next((cells for cells in splits if len(cells) == len(columns)), [])
     values = cells or line.split()[-len(columns) :]
     plain = (_SPREAD.sub("", value) if value.upper() != "N/A" else "nan" for value in values)
     row = [(c._replace(unit=unit) if unit and "." in value else c, value) for c, value in zip(columns, plain)]  # noqa: B905

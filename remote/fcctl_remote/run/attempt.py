@@ -100,7 +100,7 @@ class StepRun:
         for needs in (self.control.plan.needs, self.spec.needs):
             if needs == nothing:
                 continue
-            from fcctl_remote.probe.host import check_needs
+            from fcctl_remote.probe.checks import check_needs
 
             inside = self.control.plan.container is not None  # its tools are the image's
             asked = wire.Needs(needs.gpu, needs.compute_capability) if inside else needs

@@ -32,7 +32,8 @@ KNOWN = {
         "-arch=sm_$FCCTL_CUDA_ARCH",
     r"Unsupported gpu architecture":
         "this CUDA toolkit is too old for that GPU: sm_89 and sm_90 need CUDA 11.8, sm_100 and sm_120 need 12.8",
-    r'to "cudaMemLocation"|"cudaDeviceProp" has no member':
+    r'to \W{1,3}(cudaMemLocation|CUmemLocation)\b|"cudaDeviceProp" has no member|type "const cudaGraphEdgeData \*"|'
+    r'"cudaThread\w+" is undefined|"thrust" has no member class "(unary|binary)_function"':
         "CUDA 13 changed or removed this: change the source, or use a CUDA 12 toolkit, first in the step: export "
         "PATH=/usr/local/cuda-12.9/bin:$PATH",
     r"not supported on \.target|requires \.target":

@@ -129,6 +129,10 @@ CASES = {
     ),
     "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
     "pyproject": ({"pyproject.toml": "[build-system]\n"}, ["build"]),
+    "a script that runs all benchmarks": (
+        {"pyproject.toml": "[build-system]\n", "benchmarks/run_all.py": "", "benchmarks/plot.py": "", "run.py": ""},
+        ["build", "bench"],
+    ),
     "pytest at the top": ({"pyproject.toml": "[build-system]\n", "test_a.py": ""}, ["build", "test"]),
     "pyproject with a bench": (
         {"pyproject.toml": "[build-system]\n", "bench.py": "", "tests/deep/a_test.py": ""},
@@ -345,6 +349,16 @@ def test_build_files_that_name_a_gpu_compile_for_the_target(
         sed = "".join(line + "\n" for line in build.run.splitlines() if line.startswith("sed "))
         subprocess.run(["bash", "-euc", sed], cwd=tmp_path, env={**os.environ, **STEP}, check=True)
         assert (tmp_path / name).read_text() == after
+
+
+def test_a_toolkit_that_the_machine_has_stays_the_one_that_builds(tmp_path: Path) -> None:
+    old = "/usr/local/cuda-7.5"
+    folder = repository(tmp_path, {"Makefile": f"N = {old}/bin/nvcc\nall:\n\techo $(N)\n"})
+    run = first_job(folder).steps[0].run
+    for path in (folder / "Makefile", folder / "jobs/first.yaml"):
+        path.write_text(path.read_text().replace(old, str(tmp_path)))  # which is there
+    assert old in run
+    assert f"{tmp_path}/bin/nvcc" in played(folder, 0).stdout
 
 
 def test_what_pip_installs_of_a_project_that_is_no_package(tmp_path: Path) -> None:
@@ -955,3 +969,9 @@ def test_init_example_prints_the_next_command(fcctl: Fcctl, tmp_path: Path) -> N
     done = fcctl("init", "--example", "flashcore", "fc", cwd=tmp_path)
     assert "next: cd fc, then: fcctl run phase0 --on sandbox" in done.err
     assert fcctl("init", "--example", "flashcore", "--host", "box", cwd=tmp_path).code == 2
+
+
+@pytest.mark.parametrize("name", ["Makefile", "setup.py", "a.cu", ".gitmodules", "bench.py"])
+def test_a_fifo_in_the_place_of_a_source_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert init(tmp_path).jobs == ["first"]

@@ -52,7 +52,7 @@ BEFORE_LOGIN = """
     money.caps
     runs.job.phase runs.notices
     schedules.due
-    views.figures views.live.run
+    views.figures views.live_run
     workspace.config workspace.root workspace.workspace
 """
 #: From then to the end of a run that passed, whose one changed file went with a call.
@@ -63,7 +63,7 @@ LATER = """
     results.store.index results.store.intake results.store.names results.store.rows results.store.store results.timings
     runs.actions runs.job.files runs.job.gate_fields runs.job.job runs.job.plan runs.job.prepare runs.job.saved_plan
     runs.lifecycle runs.local_steps runs.machine.left_on runs.record runs.reopen runs.run runs.services
-    runs.source.api runs.source.git runs.transfer
+    runs.source runs.git_source runs.transfer
 """
 #: Of other people's, and of Python's own, what fcctl took pains to do without: mail and package metadata, archives,
 #: asyncio, colours for a terminal that is none.

@@ -19,7 +19,7 @@ from orchestrator.emulator import processes
 from orchestrator.emulator.clock import parse_timestamp
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.guest import Guest
-from orchestrator.runs.cost.outlook import Guard
+from orchestrator.runs.cost.budget_guard import Guard
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Meter, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
 

@@ -9,9 +9,9 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
-from orchestrator.machines.connect import rsync as inline
+from orchestrator.machines.connect import framing as inline
 from orchestrator.machines.connect.agent import AgentSession
-from orchestrator.runs.source.git import GitSource
+from orchestrator.runs.git_source import GitSource
 from tests.integration.machines.test_upload import RUN, source, sync_and_check
 
 __all__ = ["source"]

@@ -168,7 +168,7 @@ def test_a_connection_that_leads_nowhere_is_closed_and_the_next_one_may_lead_the
 def test_a_machine_may_have_only_so_many_connections(
     target: Target, tunnels: SshTunnels, echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay.Gate.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(relay, "MAX_CONNECTIONS", 2)
     passage = tunnels.open(target)
     port = passage.listen(lambda: passage.dial(echo.port))
     held = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(2)]
@@ -185,7 +185,7 @@ def test_one_that_floods_us_is_not_listened_to(
     sshd: LoopbackSshd, tunnels: SshTunnels, echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "MAX_REFUSED", 5)
-    monkeypatch.setattr(relay.Gate.__init__, "__defaults__", (0,))
+    monkeypatch.setattr(relay, "MAX_CONNECTIONS", 0)
     passage = tunnels.open(sshd.target())
     port = passage.listen(lambda: passage.dial(echo.port))
 

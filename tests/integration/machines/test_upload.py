@@ -21,8 +21,8 @@ from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.host_api import HostSession, Transfer
 from orchestrator.machines.targets import Target
-from orchestrator.runs.source.api import Source
-from orchestrator.runs.source.git import GitSource
+from orchestrator.runs.git_source import GitSource
+from orchestrator.runs.source import Source
 from tests.support import openrsync
 from tests.support.link import LinkProxy
 from tests.support.scripts import script

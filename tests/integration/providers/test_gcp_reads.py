@@ -14,7 +14,7 @@ from orchestrator.emulator.scenario import Latency
 from orchestrator.emulator.world import STEPS
 from orchestrator.machines.cloud import Hardware, Power, Quota, Remedy
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, parse_host_keys
-from orchestrator.machines.provision.find import with_disk_types
+from orchestrator.machines.provision.ready import with_disk_types
 from orchestrator.providers.gcp import messages
 from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.providers.conftest import PROJECT, ZONE, World, rid

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.machines.cloud import Machine, Operation, Refusal, Remedy
 from orchestrator.machines.power_history import why_stopped
-from orchestrator.machines.provision.find import is_fcctls, new_request_id
+from orchestrator.machines.provision.ready import is_fcctls, new_request_id
 
 
 def machine(status: str = "TERMINATED", **changes: Any) -> Machine:

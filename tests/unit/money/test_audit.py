@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.machines.cloud import BillableResource, Machine, Operation, Refusal, Remedy
-from orchestrator.machines.provision.find import new_request_id
+from orchestrator.machines.provision.ready import new_request_id
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.audit import Claim, Evidence, judge, rate_of, start_of
 from orchestrator.money.billable import delete_command, delete_machine_command, older_copies, orphans

@@ -15,7 +15,7 @@ from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money import caps as guard
 from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Cap, fenced_worst_case_usd, judge
 from orchestrator.results.records import SourceRecord
-from orchestrator.runs.cost.outlook import refuse_useless
+from orchestrator.runs.cost.budget_guard import refuse_useless
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 usds = st.floats(0.01, 500)

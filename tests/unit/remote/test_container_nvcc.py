@@ -13,7 +13,7 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.probe import docker
-from fcctl_remote.probe.host import check_needs
+from fcctl_remote.probe.checks import check_needs
 from fcctl_remote.run import environment
 
 ROOT = Path(__file__).resolve().parents[3]

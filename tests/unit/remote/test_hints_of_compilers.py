@@ -68,6 +68,13 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
     [
         ('a.cu(12): error: identifier "wmma" is undefined', "#include <mma.h>"),
         ("nvcc fatal   : Unsupported gpu architecture 'compute_89'", "CUDA 11.8"),
+        ('a.cu(3): error: identifier "cudaThreadSynchronize" is undefined', "CUDA 12 toolkit"),
+        ('a.cu(3): error: namespace "thrust" has no member class "unary_function"', "CUDA 12 toolkit"),
+        ('error: argument of type "int" is incompatible with parameter of type "const cudaGraphEdgeData *"', "CUDA 12"),
+        (
+            "a.cpp:8:75: error: could not convert ‘dev’ from ‘int’ to ‘CUmemLocation’ {aka ‘CUmemLocation_st’}",
+            "CUDA 12",
+        ),
         ("torch._C._LinkerError: could not link", "name each .cpp and .cu file"),
         ("a.cpp:2:16: error: expected expression\nint main() { k<<<1, 2>>>(3); }", "into a .cu file"),  # clang
         ("fatal: unable to access 'https://github.com/a/b.git/': Could not resolve host: github.com", "no network"),

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from fcctl_remote.base import programs
-from fcctl_remote.probe import environment, gpu, host
+from fcctl_remote.probe import checks, environment, gpu
 from fcctl_remote.wire import Needs
 from tests.support.scripts import script
 
@@ -332,29 +332,29 @@ def test_needs(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("mytool", "c++"):
         script(tmp_path / "bin" / name, "exit 0\n")
     env = {**machine, "PATH": f"{tmp_path}/bin"}
-    assert host.check_needs(Needs(), env) is None
-    assert host.check_needs(Needs(tools=["bazel"]), env) == (
+    assert checks.check_needs(Needs(), env) is None
+    assert checks.check_needs(Needs(tools=["bazel"]), env) == (
         "this machine has no bazel", "install Bazelisk as bazel: https://bazel.build/install/bazelisk"
     )  # fmt: skip
-    assert host.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
+    assert checks.check_needs(Needs(gpu=True, compute_capability="8.9", tools=["mytool", "cxx"]), env) is None
     for tool, says in [("nvcc", "cuda-toolkit"), ("ncu", "Nsight Compute"), ("doxygen", "apt install doxygen")]:
-        unmet = host.check_needs(Needs(tools=["mytool", tool]), env)
+        unmet = checks.check_needs(Needs(tools=["mytool", tool]), env)
         assert tool in unmet[0]
         assert says in unmet[1]
     for wanted, met in [("8.0", True), ("8.10", False), ("9.0", False), ("10.0", False), ("nine", False)]:
-        assert (host.check_needs(Needs(compute_capability=wanted), env) is None) is met
+        assert (checks.check_needs(Needs(compute_capability=wanted), env) is None) is met
 
 
 def test_needs_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_SMI", ())
     env = {"PATH": str(tmp_path)}
     monkeypatch.setattr(gpu, "visible", lambda: False)
-    assert host.check_needs(Needs(gpu=True), env) == (
+    assert checks.check_needs(Needs(gpu=True), env) == (
         "this machine has no NVIDIA GPU",
         "choose a GPU target: --on NAME",
     )
     monkeypatch.setattr(gpu, "visible", lambda: True)
-    unmet = host.check_needs(Needs(gpu=True), env)
+    unmet = checks.check_needs(Needs(gpu=True), env)
     assert "cannot be used" in unmet[0]
 
 
@@ -362,8 +362,8 @@ def test_needs_torch_asks_the_chosen_python(tmp_path: Path) -> None:
     python = venv_with_torch(tmp_path / "venv", None)
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    assert host.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(python), "PATH": "/bin"}) is None
-    unmet = host.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(bare / "bin" / "python3"), "PATH": "/bin"})
+    assert checks.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(python), "PATH": "/bin"}) is None
+    unmet = checks.check_needs(Needs(tools=["torch"]), {"FCCTL_PYTHON": str(bare / "bin" / "python3"), "PATH": "/bin"})
     assert "no torch" in unmet[0]
 
 
@@ -383,6 +383,6 @@ def test_what_the_system_keeps_pip_out_of_gets_a_virtual_environment(tmp_path: P
 
 def test_a_tool_off_path_that_a_run_would_find_is_there_for_preflight_too(tmp_path: Path) -> None:
     """An SSH command's PATH may lack the folder that Homebrew puts tmux into."""
-    found = host.tools({"PATH": str(tmp_path)})
+    found = checks.tools({"PATH": str(tmp_path)})
     assert found["bash"]
     assert found["git"] is None

@@ -396,6 +396,7 @@ def test_times_that_are_printed() -> None:
         ),
         ("x: 3 us\nnan s1, banana us, inf of 3 runs\n", {"x": [3.0]}),  # which only look like no number
         ("Time = 55.05 +- 0.15 ms.\nt: 3.5 ± 0.2 us (1.5 +/- 0.1 s)\n", {"Time": [55050.0], "t": [3.5]}),
+        ("loaded 10%\rloaded 20%\rk: 3 us\r\nk: 4 us\r\n", {"k": [3.0, 4.0]}),
         ("costs 0.25 (ms)\nBurning for 10 seconds.\nN = 64 (us)\n", {"costs": [250.0]}),
         (
             "t: 3 us, size: (64)\nt: 5 us, size: (64)\nt: 4 us, size: (128)\nk: 1 us, N=8\n",
@@ -646,9 +647,9 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (
             TORCH, None,
             {"aten::matmul CUDA total": [700.0], "void bmm(float*, int... CUDA total": [60.0],
-             "=== manual === void bmm(float*, int... Self CUDA": [50.0], "Self CPU time total": [2110.0],
-             "=== ours === void bmm(float*, int... Self CUDA": [40.0], "aten::zeros Self CUDA": [20.0],
-             "=== manual === Self CUDA time total": [76.0], "=== ours === Self CUDA time total": [60.0]},
+             "manual void bmm(float*, int... Self CUDA": [50.0], "Self CPU time total": [2110.0],
+             "ours void bmm(float*, int... Self CUDA": [40.0], "aten::zeros Self CUDA": [20.0],
+             "manual Self CUDA time total": [76.0], "ours Self CUDA time total": [60.0]},
         ),
         (
             NSYS, None,
@@ -665,7 +666,7 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
                  {"GFLOP/s": 260.1, "GB/s": 1040.4, "2 GB/s": 1040.1}.items()}, None),
         (BANDWIDTH, {f"{way} Bandwidth, 1 Device(s) Transfer Size (Bytes)=32000000 Bandwidth GB/s": rate
                      for way, rate in {"Host to Device": 25.3, "Device to Host": 26.1}.items()}, None),
-        (CAUSAL, {f"### causal={c}, D=64 ### fwd GFLOP/s": x for c, x in ((False, 140500.0), (True, 110500.0))}, None),
+        (CAUSAL, {f"causal={c}, D=64 fwd GFLOP/s": x for c, x in ((False, 140500.0), (True, 110500.0))}, None),
         (BARS, {"naive Size=1024 GFLOP/s": 1740.1, "naive Size=1024 BW GB/s": 12.5},
          {"naive Size=1024 Time": [1234.0]}),
         (BOX, None, {"naive size=1024 time": [12.34]}),
@@ -689,6 +690,12 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),
         (HEX, None, {"t": [3.0, 4.0]}),
+        ("Device: L4\nOffset, Bandwidth (GB/s):\n0, 200.5\n1, 150.5\n\nStride, Bandwidth (GB/s):\n1, 201.5\n",
+         {"Offset=0 Bandwidth GB/s": 200.5, "Offset=1 Bandwidth GB/s": 150.5, "Stride=1 Bandwidth GB/s": 201.5}, None),
+        ("L4, 58 SMs\nkernel,n,time_us\nnaive,64,3\ntiled,64,2\nsum, all: 5 ms\n", None,
+         {"naive n=64 time": [3.0], "tiled n=64 time": [2.0], "sum, all": [5000.0]}),
+        (" 50%|#| 1/2 [00:01<00:00, 1.20s/it]\r100%|##| 2/2 [00:01<00:00, 9.5it/s]\nk: 3 us, 5 it/s\n",
+         {"k it/s": 5.0}, {"k": [3.0]}),
         ("9.5 GFLOPS/sec for 64x64x8\nours: 7.5 GFLOPS\n8.5 GFLOPS/sec for 128x64x8\nBW= 245.5 (GB/sec)\n",
          {"64x64x8 GFLOP/s": 9.5, "128x64x8 GFLOP/s": 8.5, "ours GFLOP/s": 7.5, "BW GB/s": 245.5}, None),
         ("All\nLatency (us)\n  one  2.5\n  two: 3.5\n  three 4\nAll\n  8.5\n", None, {"one": [2.5], "two": [3.5]}),

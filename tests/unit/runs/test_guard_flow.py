@@ -19,7 +19,7 @@ from orchestrator.money.caps import Budget, Cap
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost import spending as ledger
-from orchestrator.runs.cost.outlook import Guard
+from orchestrator.runs.cost.budget_guard import Guard
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 RUN = "20261121t081530z-j-t-3fa9c1"

@@ -77,7 +77,7 @@ def test_a_cloud_that_does_not_answer_either_does_not_hide_that_the_link_is_lost
     )  # fmt: skip
     driver._revive = lambda error: Driver._revive(driver, error)
     with pytest.raises(LinkLost, match="no link") as lost:
-        Driver.finish(driver)
+        Driver._finish(driver, wait=True)
     assert unknown.message in (lost.value.cause or "")
     assert lost.value.hint == (unknown.hint or "try")
 

@@ -14,8 +14,8 @@ from orchestrator.runs.cost.machine_cost import CostSoFar
 from orchestrator.runs.cost.outlook import CapRow, Forecast, MachineOn, MoneyNow, Outlook
 from orchestrator.runs.cost.owners import GONE, OpenReservation
 from orchestrator.runs.reopen import ActiveState
-from orchestrator.views.live.top import print_active
 from orchestrator.views.tables.money import budget_json, print_budget
+from orchestrator.views.top import print_active
 
 NOW = 1795266693.0
 RUN = "20261121t081530z-" + "x" * 43 + "-a1"

@@ -11,9 +11,9 @@ from rich.console import Console
 from fcctl_remote import wire
 from orchestrator.runs.reopen import ActiveState
 from orchestrator.views.figures import duration
-from orchestrator.views.live.overview import _standing
-from orchestrator.views.live.run import Live, PlainObserver, gpu_text, step_line, telemetry_text, upload_text
-from orchestrator.views.live.top import row
+from orchestrator.views.live_run import Live, PlainObserver, gpu_text, step_line, telemetry_text, upload_text
+from orchestrator.views.live_runs import _standing
+from orchestrator.views.top import row
 
 GPU = {"util_pct": 98, "sm_mhz": 1980, "power_w": 328.85, "temp_c": 41, "throttle": []}
 

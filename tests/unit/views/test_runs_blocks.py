@@ -19,7 +19,7 @@ from orchestrator.views.dashboard.lists import _gates
 from orchestrator.views.dashboard.pages import _state
 from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment
-from orchestrator.views.live.overview import LiveRun
+from orchestrator.views.live_runs import LiveRun
 from orchestrator.views.tables.runs import answer, change, failures, jobs_grid, runs_grid
 from tests.support import sample_run
 from tests.support.measured_runs import document, entry, measured, samples, simple

@@ -11,11 +11,11 @@ from fcctl_remote import wire
 from orchestrator.money.caps import Budget
 from orchestrator.runs.cost.machine_cost import CostSoFar
 from orchestrator.runs.cost.outlook import MachineOn, MoneyNow
+from orchestrator.views import live_runs
 from orchestrator.views.figures import load_bars
-from orchestrator.views.live import overview
-from orchestrator.views.live.overview import LiveRun
-from orchestrator.views.live.top import document, top_screen
+from orchestrator.views.live_runs import LiveRun
 from orchestrator.views.table import show
+from orchestrator.views.top import document, top_screen
 
 NOW = 1795266693.0
 GPU = {"gpus": [{"name": "NVIDIA L4", "util_pct": 97, "sm_mhz": 2040, "power_w": 71.5, "temp_c": 64, "throttle": []}]}
@@ -107,7 +107,7 @@ def test_a_look_is_one_document() -> None:
 @pytest.mark.parametrize("odd", [None, [], {}, "x", "", True, 1e308, 10**30, [{"name": [], "util_pct": "x"}, 5]])
 @pytest.mark.parametrize("key", ["time", "gpus", "cpu_pct", "mem_used_mb"])
 def test_the_load_of_a_sample_that_a_step_wrote_is_a_number(key: str, odd: object) -> None:
-    found = overview._load({"time": 1.0, "cpu_pct": 12.5, key: odd})
+    found = live_runs._load({"time": 1.0, "cpu_pct": 12.5, key: odd})
     assert isinstance(found, float | int)
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from orchestrator.base.errors import ConfigError, NotFoundError, nearest
 from orchestrator.base.git import GitFailed, run_git
-from orchestrator.runs.source.api import Source
-from orchestrator.runs.source.git import GitSource
+from orchestrator.runs.git_source import GitSource
+from orchestrator.runs.source import Source
 
 #: Git LFS may fetch files meanwhile.
 CHECKOUT_TIMEOUT_S = 1800

@@ -24,7 +24,7 @@ from orchestrator.runs.cost.outlook import MoneyNow, money_now
 from orchestrator.views.blocks import Cell, Grid
 from orchestrator.views.blocks import Line as BlockLine
 from orchestrator.views.figures import duration, load_bars
-from orchestrator.views.live.run import gpu_text
+from orchestrator.views.live_run import gpu_text
 from orchestrator.views.table import Piece, line, rendered, show, show_blocks
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.cost.machine_cost import CostSoFar
     from orchestrator.runs.reopen import ActiveState, Remaining
     from orchestrator.runs.services import Services
-    from orchestrator.views.live.overview import LiveRun, Overview
+    from orchestrator.views.live_runs import LiveRun, Overview
 
 
 _KINDS = {
