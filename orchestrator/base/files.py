@@ -138,6 +138,26 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
             raise
 
 
+#: The most that is read of a file that people write, bytes: settings, a job, a search. A stranger's repository may have
+#: a link to /dev/zero there.
+MAX_TEXT_BYTES = 4 * 1024 * 1024
+
+
+def read_bounded(path: Path) -> str:
+    """The text of a file that people write, without a byte order mark. Raises OSError, EFBIG if it has more than
+    MAX_TEXT_BYTES; UnicodeDecodeError."""
+    with path.open("rb") as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_TEXT_BYTES >> 20} MiB", str(path))
+    return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def line_of(error: UnicodeDecodeError) -> int:
+    """The line, from 1, in which the text of :func:`read_bounded` is not UTF-8."""
+    return error.object.count(b"\n", 0, error.start) + 1
+
+
 def sync_tree(folder: Path) -> None:
     """Flush every regular file and folder below ``folder``, links not followed."""
     for _top, _folders, names, folder_fd in os.fwalk(folder, follow_symlinks=False):

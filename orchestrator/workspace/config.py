@@ -5,12 +5,13 @@ Layers, the strongest first: ``FCCTL_*`` variables, the workspace's fcctl.toml, 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from orchestrator.base import models, toml
 from orchestrator.base.errors import ConfigError, NotFoundError, did_you_mean, nearest
@@ -33,15 +34,24 @@ class _Section(BaseModel):
     model_config = WRITTEN
 
 
+def _folder(value: str) -> str:
+    if os.path.expanduser(value).startswith("~"):  # noqa: PTH111 - Path's raises another error
+        raise ValueError(f"{value!r} is not a folder: no user has that name; for a name with ~, write ./~")
+    return value
+
+
+Folder = Annotated[str, Field(min_length=1), AfterValidator(_folder)]
+
+
 class Project(_Section):
     """``[project]``: the workspace itself."""
 
     #: Names the tree on the host; the folder's name if absent.
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=48)]
     #: Folder of the job files, relative to fcctl.toml.
-    jobs: Annotated[str, Field(min_length=1)] = "jobs"
+    jobs: Folder = "jobs"
     #: Folder of the results, relative to fcctl.toml.
-    results: Annotated[str, Field(min_length=1)] = "results"
+    results: Folder = "results"
     #: The container image whose nvcc compiles on a computer that has none; empty: none does.
     cuda_image: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/:@-]*$", max_length=200)] = CUDA_IMAGE
 

@@ -165,8 +165,10 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def read_text(path: Path) -> str:
-    """The first MiB; "" if it cannot be read."""
+    """The first MiB; "" if it cannot be read or is no file: to open a FIFO would wait for its other end."""
     try:
+        if not path.is_file():
+            return ""
         with path.open("rb") as file:
             return file.read(_MAX_READ).decode(errors="replace")
     except (OSError, ValueError):  # a name with a null character

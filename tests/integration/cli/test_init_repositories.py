@@ -969,3 +969,9 @@ def test_init_example_prints_the_next_command(fcctl: Fcctl, tmp_path: Path) -> N
     done = fcctl("init", "--example", "flashcore", "fc", cwd=tmp_path)
     assert "next: cd fc, then: fcctl run phase0 --on sandbox" in done.err
     assert fcctl("init", "--example", "flashcore", "--host", "box", cwd=tmp_path).code == 2
+
+
+@pytest.mark.parametrize("name", ["Makefile", "setup.py", "a.cu", ".gitmodules", "bench.py"])
+def test_a_fifo_in_the_place_of_a_source_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert init(tmp_path).jobs == ["first"]
