@@ -107,7 +107,7 @@ class FileJournal:
     def age(self, entry: JournalEntry) -> float:
         """Seconds since one of the entries was written, sleep of this computer included. Independent of changes of the
         clock, unless one happened between another process's write and this one's read."""
-        return max(0.0, self._clock.elapsed() - self._written[entry.seq])
+        return self._clock.elapsed() - self._written[entry.seq]
 
     def close(self) -> None:
         """What could not be written before is written now, if there is room."""

@@ -316,7 +316,7 @@ def _periods(history: ResourceHistory, now: float) -> Iterator[_Period]:
         end = there[number + 1].seen if number + 1 < len(there) else last_seen
         record = _as_known_later(seen, there[number + 1 :])
         yield _Period(start, end, record, *_certainty(record, known_from=created is not None or number > 0))
-        start = max(start, end) if number + 1 == len(there) else end
+        start = max(start, end)
     yield _since_last_seen(history, record, start, now)
 
 

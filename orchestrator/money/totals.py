@@ -27,9 +27,9 @@ class Total:
     runs: int
     idle_usd: float
     #: Of the dollars, those for disks, snapshots and static addresses.
-    standing_usd: float = 0.0
+    standing_usd: float
     #: Of the dollars, those that are not known for sure.
-    unsure_usd: float = 0.0
+    unsure_usd: float
 
 
 def totals(lines: Iterable[Line], by: Grouping, zone: tzinfo) -> list[Total]:

@@ -156,7 +156,7 @@ def command_in(services: Services, results: str, words: str) -> str:
     return f"fcctl{place} {words}"
 
 
-def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, entries: Sequence[JournalEntry]) -> None:
+def settle_run(services: Services, record: RunRecord, saved: SavedPlan, entries: Sequence[JournalEntry]) -> None:
     """Books a run's cost and releases its reservation; reserves the rest for a machine that is left on. Called before
     the run is complete; may be repeated."""
     with services.spending.changing() as change:
@@ -167,7 +167,7 @@ def settle_run(services: Services, record: RunRecord, saved: SavedPlan | None, e
         firing = next((one.firing for one in own if one.firing), None)
         change.add("run", usage_of(record, firing))
         first = next((one for one in own if one.owner == "run"), own[0] if own else None)
-        kept = kept_on(first, record, saved, entries) if first is not None and saved is not None else None
+        kept = kept_on(first, record, saved, entries) if first is not None else None
         if kept is not None and kept.reservation_id not in change.state.open():
             change.reserve(kept)
         for one in own:

@@ -215,8 +215,7 @@ def _still_on(services: Services, power: list[UsageRecord]) -> list[UsageRecord]
     """Extends machines that were on when last seen until now, or until their deadline."""
     now = services.clock.now()
     on = [s for s in books.latest(power) if s.stopped is None]
-    limits = [(s, min(now, s.latest_end)) for s in on]
-    return [*power, *(s.model_copy(update={"seen": until}) for s, until in limits if until > s.seen)]
+    return [*power, *(s.model_copy(update={"seen": min(now, s.latest_end)}) for s in on)]
 
 
 def reservations(services: Services) -> list[Reservation]:

@@ -294,6 +294,34 @@ def test_who_asks_whether_a_lock_is_taken_keeps_nobody_from_asking(
     assert answers == [False, False]
 
 
+def test_on_a_disk_that_is_mounted_to_be_read_a_lock_that_is_there_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, true_open = tmp_path / "lock", os.open
+    path.write_bytes(b"of before")
+
+    def refusing(place: Path, flags: int, *mode: int) -> int:
+        if flags & (os.O_RDWR | os.O_CREAT):
+            raise OSError(refusal, "no")
+        return true_open(place, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+    refusal = errno.EROFS
+    lock = OwnerLock.take(path, 5.0)
+    assert lock is not None
+    assert OwnerLock.is_taken(path)
+    assert OwnerLock.take(path, 5.0) is None
+    lock.release()
+    assert path.read_bytes() == b"of before"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        OwnerLock.take(path, 5.0)
+    refusal = errno.EACCES
+    with pytest.raises(PermissionError):
+        OwnerLock.take(path, 5.0)
+
+
 def test_a_full_disk_keeps_nobody_from_owning_a_run(tmp_path: Path) -> None:
     with largest_file(0):
         lock = OwnerLock.take(tmp_path / "lock", 5.0)
@@ -310,9 +338,10 @@ def test_what_is_to_last_is_flushed_and_what_is_not_is_not(
     for module in (files, host_files):
         monkeypatch.setattr(module, "flush", lambda _: flushed.append("file"))
         monkeypatch.setattr(module, "sync_folder", lambda _: flushed.append("folder"))
-    for durable in (False, True):
+    for said, durable in (({"durable": False}, False), ({"durable": True}, True), ({}, True)):
+        flushed.clear()
         if write == "here":
-            files.write_atomic(tmp_path, "a", b"x", durable=durable)
+            files.write_atomic(tmp_path, "a", b"x", **said)  # type: ignore[arg-type]
         else:
-            host_files.write_atomic(str(tmp_path / "a"), b"x", durable=durable)
+            host_files.write_atomic(str(tmp_path / "a"), b"x", **said)
         assert flushed == ["file", "folder"] * durable

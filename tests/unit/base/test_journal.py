@@ -4,6 +4,8 @@ import errno
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -149,3 +151,19 @@ def test_what_waits_for_room_is_tried_once_more_at_the_end(path: Path) -> None:
         assert not journal.append_if_possible("released")
     journal.close()
     assert [e.kind for e in opened(path).entries()] == ["ended", "release", "released"]
+
+
+@pytest.mark.parametrize(("back_s", "age_s"), [(0.0, 40.0), (-100.0, 140.0), (30.0, 10.0), (500.0, 0.0)])
+def test_a_line_is_as_old_as_the_clock_says_when_it_is_read_and_no_line_is_of_the_future(
+    path: Path, back_s: float, age_s: float
+) -> None:
+    """The clock is set back by ``back_s`` between its writing and its reading; afterwards it does not count."""
+    time = {"now": 1000.0, "elapsed": 7.0}
+    clock: Any = SimpleNamespace(now=lambda: time["now"], elapsed=lambda: time["elapsed"])
+    FileJournal(path, clock).append("sync")
+    time = {"now": 1040.0 - back_s, "elapsed": 2.0}
+    journal = FileJournal(path, clock)
+    (entry,) = journal.entries()
+    assert journal.age(entry) == age_s
+    time = {"now": 5.0, "elapsed": 62.0}
+    assert journal.age(entry) == age_s + 60.0

@@ -116,6 +116,13 @@ def test_a_clock_that_was_ahead_for_a_while_makes_nothing_dearer() -> None:
     assert usd(words, now) == pytest.approx(10.0 / MONTH_S * 3 * DAY)
 
 
+@pytest.mark.parametrize("seen", [[-2], [-2, -1], [-3, -2, 1]], ids=str)
+def test_one_that_was_seen_by_a_clock_that_was_behind_costs_nothing_before_it_was_made(seen: list[float]) -> None:
+    words = [disk(MADE + days * DAY) for days in seen]
+    assert usd(words, MADE + 3 * DAY) == pytest.approx(10.0 / MONTH_S * 3 * DAY)
+    assert min(line.start for line in standing_lines(words, MADE + 3 * DAY, UTC)) == MADE
+
+
 def test_made_again_under_its_name_it_is_another() -> None:
     again = MADE + 20 * DAY
     words = [disk(MADE), disk(MADE + 5 * DAY, gone=MADE + 4 * DAY), disk(again, created=again)]

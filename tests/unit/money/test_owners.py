@@ -69,6 +69,15 @@ def test_a_run_that_reserved_nothing_is_booked_with_what_it_cost(world: World) -
     assert booked(world) == {run.run_id: 0.25}
 
 
+def test_a_session_s_run_that_kept_its_machine_on_reserves_nothing_beside_the_session(world: World) -> None:
+    run = world.begun(0.72, L4, session="s")
+    for kind, data in (("acquire", {}), ("acquired", MACHINE), ("released", {"how": "kept"})):
+        run.log(kind, **data)
+    run.saved = run.saved.model_copy(update={"session": None})
+    world.ended(run, 0.1)
+    assert (booked(world), world.in_the_book()) == ({run.run_id: 0.1}, {})
+
+
 def test_a_session_s_end_releases_it(world: World) -> None:
     held = world.session(1.0)
     assert world.reserved() == {held.session_id: 1.0}

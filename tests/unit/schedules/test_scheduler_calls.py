@@ -203,6 +203,16 @@ def test_a_tool_that_refuses_or_is_not_there_is_named(tools: Tools, entry: Entry
         os_scheduler.install("systemd", entry)
 
 
+def test_what_a_program_of_the_scheduler_said_is_read_whatever_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    done = os_scheduler.call(["sh", "-c", "echo $LC_ALL; echo no >&2; exit 3"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "C\n", "no\n"), "its messages are not translated"
+    assert os_scheduler.call(["/nowhere/systemctl"]).returncode == 127
+    with pytest.raises(FcctlError, match="`sh -c exit 3` failed") as refused:
+        os_scheduler.must(["sh", "-c", "exit 3"])
+    assert refused.value.cause == "exit code 3"
+
+
 @pytest.mark.parametrize("kind", ["systemd", "launchd"])
 def test_a_firing_has_the_ledger_and_the_caps_of_the_shell_that_installed_it(
     kind: os_scheduler.Kind, tmp_path: Path, tools: Tools, monkeypatch: pytest.MonkeyPatch
