@@ -31,7 +31,7 @@ def disk_errors(action: str, where: Path, *, again: str = "repeat the command") 
         cause = f"{exc.strerror or exc} ({exc.filename or where})"
         if exc.errno in _FULL:
             message = f"this computer's disk is full: could not {action}"
-            need = "delete files (it can hold no more files, whatever their size: df -i)" if _no_inodes(where) else None
+            need = "delete files (it has no inode left: df -i)" if _no_inodes(where) else None
             hint = f"no data is lost: {need or 'free disk space'} on the file system of {where}, then {again}"
         elif exc.errno in _REFUSED:
             message, hint = f"could not {action}", f"make {where} writable (ls -ld {where}), then {again}"

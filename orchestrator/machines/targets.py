@@ -35,7 +35,7 @@ class SecretSource(BaseModel):
 
 def _of_a_user(value: str) -> str:
     if os.path.expanduser(os.path.expandvars(value)).startswith("~"):  # noqa: PTH111 - Path's raises another error
-        raise ValueError(f"{value!r} is in nobody's home: no user has that name; for a name with ~, write ./~")
+        raise ValueError(f"{value!r} is not a path: no user has that name; for a name with ~, write ./~")
     return value
 
 

@@ -356,4 +356,4 @@ def test_a_disk_that_can_hold_no_more_files_is_told_from_one_without_room(tmp_pa
 
     with small_disk(disk, "1m,nr_inodes=3"), pytest.raises(DiskError) as raised, files.disk_errors("write", disk / "x"):
         write_three()
-    assert "no data is lost: delete files (it can hold no more files" in str(raised.value.hint)
+    assert "no data is lost: delete files (it has no inode left" in str(raised.value.hint)
