@@ -34,6 +34,7 @@ CONTEXT: dict[str, Any] = {
     "text": {"quoted": 'a"b\\c', "lines": "1\n2\t3"},
     "steps": {"bench-cpu": {"benchmark": {"n": 1}}},
     "env": {"MODE": "fast"},
+    "signed": [{"n": -1}, {"n": -2.5}, {"n": 1}],
     "bad": {"nan": math.nan, "list": [1.0, math.nan], "inf": math.inf, "empty": [], "null": None, "text": "x"},
 }
 
@@ -72,6 +73,7 @@ def verdict(expr: str, when: str | None = None) -> str:
         "len(correctness.cases[passed=true]) == 2 and correctness.cases[passed != false, name='a'].max_err == 0.01",
         "benchmark.benchmarks[stats.p90=null].variant == 'fc' and len(build.kernels[registers > -1]) == 3",
         "build.kernels[smem_bytes < 65536].registers == 43 and build.kernels[spill_store_bytes >= 8].registers == 120",
+        "signed[n=-1].n == -1 and signed[n=-2.5].n == -2.5 and signed[n<-1].n == -2.5 and signed[n=1].n == 1",
         "len(build.kernels[registers <= 118]) == 2 and len(build.kernels[name == 'wmma']) == 2",
         "has(build.kernels) and not has(profile) and not has(bad.null) and not has(bad.empty)",
         "true or bad.missing == 1",

@@ -126,6 +126,25 @@ def test_a_block_is_as_long_as_politis_and_white_say(memory: float) -> None:
     assert np.median(lengths) == pytest.approx((2 * slope**2 / (4 / 3 * level**2) * n) ** (1 / 3), rel=0.25)
 
 
+def published_length(samples: np.ndarray) -> int:
+    """Politis and White 2004, with the constants of 2009, straight from the definitions; on ranks, at most n / 5."""
+    n, ranks = samples.size, stats.rankdata(samples) - (samples.size + 1) / 2
+    of_lag = [float(ranks[: n - k] @ ranks[k:]) / float(ranks @ ranks) for k in range(n)]
+    last = next(m for m in range(n) if all(abs(r) < 2 * math.sqrt(math.log10(n) / n) for r in of_lag[m + 1 : m + 6]))
+    window = [(k, min(1.0, 2 * (1 - k / (2 * last)))) for k in range(1, 2 * last + 1)]
+    g, spectrum = sum(2 * w * k * of_lag[k] for k, w in window), 1 + sum(2 * w * of_lag[k] for k, w in window)
+    return 1 if spectrum <= 0 else max(1, min(round((1.5 * (g / spectrum) ** 2 * n) ** (1 / 3)), n // 5))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("memory", [-0.6, -0.3, 0.0, 0.3, 0.6, 0.9])
+def test_blocks_are_of_the_published_length(memory: float, seed: int) -> None:
+    steps, values = np.random.default_rng(seed).normal(size=300), np.zeros(300)
+    for i in range(1, 300):
+        values[i] = memory * values[i - 1] + steps[i]
+    assert blocks.block_length(np.exp(0.01 * values)) == published_length(values)
+
+
 @pytest.mark.parametrize(
     ("samples", "length"),
     [([1.0, 2.0] * 3, 1), ([2.0] * 30, 1), ([*range(1, 8)], 1), ([*range(1, 51)], 10)],
@@ -153,8 +172,11 @@ def test_a_drift_needs_three_batches_and_exceeds_their_scatter() -> None:
     steps = [1.0] * 4 + [1.1] * 4 + [1.21] * 4
     assert blocks.drift(np.array(steps[:-1])) == 0.0
     assert blocks.drift(np.array(steps)) == pytest.approx(math.log(1.1)), "the deviation of 0, 1 and 2 steps is one"
-    loose = np.exp(np.array([-0.5, -0.2, 0.2, 0.5] * 3))
-    assert blocks.drift(loose * np.array(steps)) == 0.0
+    logs = np.array([-0.5, -0.2, 0.2, 0.5] * 3)
+    assert blocks.drift(np.exp(logs) * np.array(steps)) == 0.0
+    error = math.sqrt(math.pi / 2) * 0.55 / (2 * stats.norm.ppf(0.75)) / math.sqrt(4)  # of a median, by the quartiles
+    moved = np.exp(logs + np.repeat([0.0, 0.5, 1.0], 4))
+    assert blocks.drift(moved) == pytest.approx(math.sqrt(0.5**2 - error**2), rel=1e-3)
 
 
 def test_many_samples_are_thinned_from_the_first_to_the_last() -> None:
