@@ -12,6 +12,8 @@ import pytest
 
 FILE = Path(__file__).resolve().parents[1] / ".pytest_cache" / "durations.json"
 SHOWN = 30
+#: Behind the name of a test that is marked ``full``.
+FULL = " (full)"
 
 
 class Recorder:
@@ -21,12 +23,13 @@ class Recorder:
         self._seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        test = report.nodeid.partition("@")[0]
+        test = report.nodeid.partition("@")[0] + (FULL if "full" in report.keywords else "")
         self._seconds[test] = round(self._seconds.get(test, 0.0) + report.duration, 3)
 
     def pytest_sessionfinish(self) -> None:
         FILE.parent.mkdir(exist_ok=True)
-        FILE.write_text(json.dumps({**read(), **self._seconds}, indent=0))
+        before = {test: took for test, took in read().items() if test + FULL not in self._seconds}
+        FILE.write_text(json.dumps({**before, **self._seconds}, indent=0))
 
 
 def read() -> dict[str, float]:
@@ -38,9 +41,11 @@ def read() -> dict[str, float]:
 
 
 def of_modules() -> dict[str, float]:
-    """Test module -> seconds."""
+    """Test module -> seconds, without its tests marked ``full``: who asks does not run these."""
     found: dict[str, float] = {}
     for test, seconds in read().items():
+        if test.endswith(FULL):
+            continue
         module = test.partition("::")[0]
         found[module] = found.get(module, 0.0) + seconds
     return found

@@ -216,6 +216,8 @@ def with_pages(extras: tuple[Extra, ...], k: torch.Tensor, v: torch.Tensor) -> t
     """
     if any(isinstance(extra, Pages) for extra in extras):
         return extras
+    if k.dim() != 4:
+        return extras  # refused with what else cannot be done
     B, _, S, _ = k.shape
     batch, _, row, _ = k.stride()
     if k.stride() != v.stride() or not row or (B > 1 and batch % row):

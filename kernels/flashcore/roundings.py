@@ -146,15 +146,19 @@ def of_head(head: Head, rounded: Format, eight_bits: str = "") -> Spread:
         of_values = (values * head.out**2).sum(-1)
         common = E4M3.sigma**2 * float(((v * (weight.T @ head.out)) ** 2).sum())
     rows, depth = head.out.shape
-    gains = own + of_values
-    gain = float(own.sum()) + common
+    of_rows, of_all = _shared(head, v, out, total, eight_bits) if eight_bits else (0.0, 0.0)
+    gains = own + of_values + of_rows
+    gain = float(own.sum()) + common + of_all
     scatter = head.out - head.out.mean(0)
     alike = float((scatter * scatter).sum()) <= weights.unit**2 * float((head.out * head.out).sum())
     if alike:
         gain = float((gains**0.5).sum()) ** 2
     part = of_scores / (float(variance.sum()) + NOTHING)  # of all: an error of a score is in all outputs of its row
     independent = 1 / (part**2 + (1 - part) ** 2 / depth)  # of a row
-    return Spread(variance, gains, gain, float(independent if alike else independent * rows))
+    # Of n rows that share errors, with correlation c, n / (1 + (n - 1) c^2) are independent.
+    shared = min(1.0, of_all / (float(own.sum()) + NOTHING) / max(rows - 1, 1))
+    independent *= 1 if alike else rows / (1 + (rows - 1) * shared**2)
+    return Spread(variance, gains, gain, float(independent))
 
 
 def _moved(weights: Any, v: Any, out: Any, *, normalised: bool) -> tuple[Any, Any]:
@@ -172,14 +176,34 @@ def _moved(weights: Any, v: Any, out: Any, *, normalised: bool) -> tuple[Any, An
 
 def _of_scores(head: Head, eight_bits: str) -> Any:
     """Variance of a score, without its scale, by Q and K of 8 bits; K is without its mean."""
+    q, k, of_q, of_k = _of_operands(head, eight_bits)
+    return of_q @ (k * k).T + (q * q) @ of_k.T
+
+
+def _of_operands(head: Head, eight_bits: str) -> tuple[Any, Any, Any, Any]:
+    """Q, K without its mean, and the variance of each element of both by its 8 bits."""
     q, k = head.q, head.k - (sampled_mean(head.k) if eight_bits == "qk" else head.k.mean(0))
     if eight_bits == "e4m3":
-        return 2 * E4M3.sigma**2 * ((q * q) @ (k * k).T)
+        return q, k, E4M3.sigma**2 * (q * q), E4M3.sigma**2 * (k * k)
     most_q, most_k = _row_max(abs(q)), _row_max(abs(k))
     if eight_bits == "qk":
         most_k = of_groups(most_k, q.shape[-1])
-    step_q, step_k = ((most / LARGEST_BYTE) ** 2 / 12 for most in (most_q, most_k))
-    return step_q[:, None] * (k * k).sum(-1)[None, :] + (q * q).sum(-1)[:, None] * step_k[None, :]
+    of_q, of_k = (((most / LARGEST_BYTE) ** 2 / 12)[:, None] + 0 * x for most, x in ((most_q, q), (most_k, k)))
+    return q, k, of_q, of_k
+
+
+def _shared(head: Head, v: Any, out: Any, total: Any, eight_bits: str) -> tuple[Any, float]:
+    """What the variance of <error, O> of rows, and of the head, is larger because an element of Q has one rounding for
+    all keys, and one of K the same for all rows: they add up where all Q point one way. Rows and keys whose errors
+    cancel are not counted."""
+    q, k, of_q, of_k = _of_operands(head, eight_bits)
+    slope = out @ v.T - (out * out).sum(-1)[:, None]
+    slope *= abs(head.scale) * head.p / total  # of <error, O> by a score
+    squares = slope * slope
+    by_q = (of_q * (slope @ k) ** 2).sum(-1) - (of_q * (squares @ (k * k))).sum(-1)
+    by_k = (of_k * (slope.T @ q) ** 2).sum(-1) - (of_k * (squares.T @ (q * q))).sum(-1)
+    by_q, by_k = by_q * (by_q > 0), by_k * (by_k > 0)
+    return by_q, float(by_q.sum()) + float(by_k.sum())
 
 
 def sampled_mean(k: Any) -> Any:

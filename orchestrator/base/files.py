@@ -31,12 +31,21 @@ def disk_errors(action: str, where: Path, *, again: str = "repeat the command") 
         cause = f"{exc.strerror or exc} ({exc.filename or where})"
         if exc.errno in _FULL:
             message = f"this computer's disk is full: could not {action}"
-            hint = f"no data is lost: free disk space on the file system of {where}, then {again}"
+            need = "delete files (it has no inode left: df -i)" if _no_inodes(where) else None
+            hint = f"no data is lost: {need or 'free disk space'} on the file system of {where}, then {again}"
         elif exc.errno in _REFUSED:
             message, hint = f"could not {action}", f"make {where} writable (ls -ld {where}), then {again}"
         else:
             message, hint = f"could not {action}", f"check the file system of {where}, then {again}"
         raise DiskError(message, cause=cause, hint=hint) from exc
+
+
+def _no_inodes(where: Path) -> bool:
+    """Whether the file system of ``where``, or of the nearest folder above it, has room for bytes but for no file."""
+    with suppress(OSError):
+        facts = os.statvfs(next(folder for folder in (where, *where.parents) if folder.exists()))
+        return facts.f_files > 0 and facts.f_favail == 0 and facts.f_bavail > 0
+    return False
 
 
 @contextmanager
@@ -136,6 +145,26 @@ def make_folders(folder: Path, mode: int = 0o777) -> None:
             with suppress(OSError):
                 folder.rmdir()  # else the next call takes it for one that lasts
             raise
+
+
+#: The most that is read of a file that people write, bytes: settings, a job, a search. A stranger's repository may have
+#: a link to /dev/zero there.
+MAX_TEXT_BYTES = 4 * 1024 * 1024
+
+
+def read_bounded(path: Path) -> str:
+    """The text of a file that people write, without a byte order mark. Raises OSError, EFBIG if it has more than
+    MAX_TEXT_BYTES; UnicodeDecodeError."""
+    with path.open("rb") as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_TEXT_BYTES >> 20} MiB", str(path))
+    return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def line_of(error: UnicodeDecodeError) -> int:
+    """The line, from 1, in which the text of :func:`read_bounded` is not UTF-8."""
+    return error.object.count(b"\n", 0, error.start) + 1
 
 
 def sync_tree(folder: Path) -> None:

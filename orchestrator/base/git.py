@@ -7,6 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+#: For every git command of fcctl: a folder of a clone may look like a repository without a working tree, and
+#: its `config` names programs that git starts.
+SAFE = ("-c", "safe.bareRepository=explicit")
 _KEPT = ("GIT_CONFIG", "GIT_CEILING")
 
 
@@ -25,7 +28,7 @@ def run_git(folder: Path, *words: str, timeout_s: float) -> str:
     ``timeout_s``, or is not installed."""
     try:
         done = subprocess.run(
-            [shutil.which("git") or "git", *words], cwd=folder, env=git_environment(), stdin=subprocess.DEVNULL,
+            [shutil.which("git") or "git", *SAFE, *words], cwd=folder, env=git_environment(), stdin=subprocess.DEVNULL,
             capture_output=True, encoding="utf-8", errors="surrogateescape", timeout=timeout_s, check=False,
             start_new_session=True,  # Ctrl-C is for the controller
         )  # fmt: skip

@@ -12,6 +12,8 @@ MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 _STRINGS = (r'"""(?:[^\\]|\\.)*?"{3,5}(?!")', r"'''.*?'{3,5}(?!')", r'"(?:[^"\\\n]|\\.)*"', r"'[^'\n]*'")
 _TOKEN = re.compile("|".join([*_STRINGS, r"#[^\n]*|[][{}.,=\n]"]), re.DOTALL)
+_LONG_NUMBER = re.compile(r"[0-9_]{640,}")
+_NULL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u0{4}|U0{8})")
 _WHERE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 
@@ -31,13 +33,29 @@ def loads(text: str) -> dict[str, Any]:
     if deepest is not None:
         raise TomlError(text.count("\n", 0, deepest) + 1, f"nested deeper than {MAX_DEPTH} levels")
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = _WHERE.search(str(error))
         line = int((found and found[1]) or len(text.splitlines()) or 1)
         message = _WHERE.sub("", str(error))
         quotes = ': text needs quotes, as in "text"' if message == "Invalid value" else ""
         raise TomlError(line, message + quotes) from None
+    except ValueError:  # Python's limit of digits
+        number = _LONG_NUMBER.search(text)
+        raise TomlError(text.count("\n", 0, number.start() if number else 0) + 1, "a number is too long") from None
+    if _has_null(tables):  # no environment, script or path can carry it
+        found = _NULL.search(text)
+        line = text.count("\n", 0, found.start() if found else 0) + 1
+        raise TomlError(line, "a null character is not allowed in text")
+    return tables
+
+
+def _has_null(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(_has_null(key) or _has_null(one) for key, one in value.items())
+    if isinstance(value, list):
+        return any(map(_has_null, value))
+    return isinstance(value, str) and "\0" in value
 
 
 def _depths(text: str) -> Iterator[tuple[int, int]]:

@@ -124,6 +124,8 @@ class _Builder:
 
     def _content(self, event: Any, path: Path, depth: int) -> Any:
         if isinstance(event, yaml.ScalarEvent):
+            if "\0" in event.value:  # no environment, script or path can carry it
+                raise YamlError(_line(event), "a null character is not allowed in text")
             self.result.raw[path] = event.value
             return _scalar(event.value) if event.implicit[0] else event.value
         if isinstance(event, yaml.SequenceStartEvent):

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.base.errors import RunCancelled, UsageError
+from orchestrator.base.errors import NotFoundError, RunCancelled, UsageError
 from orchestrator.base.sanitize import clean_text
 
 if TYPE_CHECKING:
@@ -69,7 +69,16 @@ class Cli:
     @property
     def start(self) -> Path:
         """Where the search for the workspace begins: ``-C``, else FCCTL_WORKSPACE, else the current folder."""
-        return Path(self.directory or self.environ.get("FCCTL_WORKSPACE") or Path.cwd()).expanduser()
+        named = self.directory or self.environ.get("FCCTL_WORKSPACE")
+        try:
+            start = Path(named or Path.cwd()).expanduser()
+            start.absolute()
+            return start
+        except FileNotFoundError:
+            hint = "cd to a folder that exists, or name the workspace by its whole path: fcctl -C DIR"
+            raise NotFoundError("the current folder was deleted", hint=hint) from None
+        except RuntimeError:
+            raise NotFoundError(f"{named} is not a folder", cause="no user has that name") from None
 
     def workspace(self) -> Workspace:
         """The workspace, read once per command. Raises NotFoundError without fcctl.toml here or above, ConfigError if

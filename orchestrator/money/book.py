@@ -262,7 +262,8 @@ class SpendingBook:
     def add_usage(self, record: UsageRecord) -> None:
         """A start keeps its first price: the machine may have been resized since, or have another price."""
         with self.changing() as change:
-            same = (one for one in change.state.starts() if one.is_same_start(record) and one.usd_per_hour is not None)
+            known = (one for _, one in change.state.of("power", UsageRecord) if one.usd_per_hour is not None)
+            same = (one for one in known if one.is_same_start(record))
             change.add("power", record.priced_as(next(same, record)))
 
     def usage(self) -> list[UsageRecord]:

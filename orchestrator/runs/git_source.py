@@ -18,8 +18,8 @@ from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
-from orchestrator.base.git import git_environment
-from orchestrator.base.safe_paths import folded, ignores_case
+from orchestrator.base.git import SAFE, git_environment
+from orchestrator.base.safe_paths import folded, ignores_case, open_plain
 from orchestrator.runs.source import Source, SourceHashes
 
 #: What the controller itself writes in the folder of results, whatever .gitignore says.
@@ -35,6 +35,7 @@ GIT_TIMEOUT_S = 120
 MAX_NESTING = 16
 #: A Git LFS pointer is shorter, by its specification.
 LFS_POINTER_BYTES = 1024
+MAX_ATTRIBUTES_BYTES = 1024 * 1024
 
 
 @dataclass
@@ -146,7 +147,7 @@ def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *opti
     process = _git(git, root / prefix, *options, "ls-files", "-z", "-t", "-c", "-o", "--exclude-standard")
     answer, said = _finish(process)
     if process.returncode != 0:
-        if "not a git repository" in said:
+        if "not a git repository" in said or "cannot use bare repository" in said:
             return False
         hint = next((line.strip() for line in said.splitlines() if line.strip().startswith("git config")), None)
         if said.startswith(("xcode-select: ", "xcrun: ")):  # a Mac's git without the Command Line Tools
@@ -241,8 +242,10 @@ def _attributes(root: Path) -> str:
     """Of the workspace's folder and those above it, up to the top of its repository."""
     text = ""
     for folder in (root, *root.parents):
-        with contextlib.suppress(OSError):
-            text += (folder / ".gitattributes").read_text(errors="replace")
+        with contextlib.suppress(OSError, ValueError):
+            stream, _ = open_plain(folder / ".gitattributes")  # git follows no link there either
+            with stream:
+                text += stream.read(MAX_ATTRIBUTES_BYTES).decode(errors="replace")
         if (folder / ".git").exists():
             break
     return text
@@ -272,7 +275,7 @@ def _shown(path: str) -> str:
 
 def _git(git: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [git, *words],
+        [git, *SAFE, *words],
         cwd=folder,
         env=git_environment(),
         stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
+from orchestrator.base.files import line_of, read_bounded
 from orchestrator.base.models import Problem
 from orchestrator.tune import search_file as tune_file
 from orchestrator.tune.search_file import InvalidSearch, Search, SearchFile
@@ -75,11 +76,11 @@ class TuneFiles:
     def _sheet(self, path: Path) -> SearchFile:
         shown = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
         try:
-            return SearchFile.read(path.read_text(encoding="utf-8-sig"), shown)
+            return SearchFile.read(read_bounded(path), shown)
         except FileNotFoundError:
             raise NotFoundError(f"the file {shown} does not exist", hint=f"see the files: ls {FOLDER}/") from None
         except UnicodeDecodeError as error:
-            line = path.read_bytes().count(b"\n", 0, error.start) + 1
+            line = line_of(error)
             raise InvalidSearch([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None
         except OSError as error:
             raise InvalidSearch([Problem(f"{shown}:1", f"cannot be read: {error.strerror}")]) from error

@@ -16,7 +16,7 @@ from orchestrator.base import models, toml
 from orchestrator.base.errors import ConfigError, NotFoundError, did_you_mean, nearest
 from orchestrator.base.models import WRITTEN, Problem
 from orchestrator.base.run_id import slug
-from orchestrator.machines.targets import KINDS, Name, SecretSource, SshTarget, Target
+from orchestrator.machines.targets import KINDS, LocalPath, Name, SecretSource, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.phase import Phase
 from orchestrator.runs.notices import Notify, without_secret
@@ -39,9 +39,9 @@ class Project(_Section):
     #: Names the tree on the host; the folder's name if absent.
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=48)]
     #: Folder of the job files, relative to fcctl.toml.
-    jobs: Annotated[str, Field(min_length=1)] = "jobs"
+    jobs: Annotated[LocalPath, Field(min_length=1)] = "jobs"
     #: Folder of the results, relative to fcctl.toml.
-    results: Annotated[str, Field(min_length=1)] = "results"
+    results: Annotated[LocalPath, Field(min_length=1)] = "results"
     #: The container image whose nvcc compiles on a computer that has none; empty: none does.
     cuda_image: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/:@-]*$", max_length=200)] = CUDA_IMAGE
 

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.base import run_id as run_ids
 from orchestrator.base import toml
 from orchestrator.base.errors import ConfigError, ConflictError, NotFoundError
-from orchestrator.base.files import alone_in, disk_errors, write_atomic
+from orchestrator.base.files import alone_in, disk_errors, read_bounded, write_atomic
 from orchestrator.base.safe_paths import spelled
 
 FILE_NAME = "fcctl.toml"
@@ -58,8 +58,10 @@ def _holds(root: Path, folder: Path) -> bool:
         return False
     results: object = "results"
     with suppress(OSError, ValueError, LookupError, TypeError):  # no such setting, or unreadable
-        results = toml.loads((root / FILE_NAME).read_text(encoding="utf-8-sig"))["project"]["results"]
-    return folder.is_relative_to(spelled((root / Path(str(results)).expanduser()).resolve()))
+        results = toml.loads(read_bounded(root / FILE_NAME))["project"]["results"]
+    with suppress(OSError, ValueError, RuntimeError):  # "~NAME" of no user; a link to itself: no folder of results
+        return folder.is_relative_to(spelled((root / Path(str(results)).expanduser()).resolve()))
+    return False
 
 
 def add_table(file: Path, path: tuple[str, str], values: Mapping[str, Any]) -> None:

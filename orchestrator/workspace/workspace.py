@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import ConfigError, NotFoundError, nearest
-from orchestrator.base.files import user_folder
+from orchestrator.base.files import line_of, read_bounded, user_folder
 from orchestrator.base.run_id import slug
 from orchestrator.machines.targets import Target
 from orchestrator.workspace import config
@@ -175,11 +175,11 @@ def user_config_file(environ: Mapping[str, str]) -> Path:
 def _read(path: Path, root: Path) -> config.Layer | None:
     name = path.name if path.parent == root else str(path)
     try:
-        return config.read_layer(path.read_text(encoding="utf-8-sig"), name)
+        return config.read_layer(read_bounded(path), name)
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        line = path.read_bytes().count(b"\n", 0, error.start) + 1
+        line = line_of(error)
         raise ConfigError(f"{name}:{line}: not UTF-8 text", hint="save the file as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"cannot read {name}", cause=error.strerror, hint=f"ls -l {path}") from error

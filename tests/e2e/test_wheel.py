@@ -66,7 +66,8 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site,) = folder.glob("lib/python3*/site-packages")
     for place in filter(lambda path: path.name == "site-packages", map(Path, sys.path)):
         for entry in place.iterdir():
-            if not entry.name.startswith(("torch", "fcctl", "_fcctl", "pip", "nvidia")) and entry.suffix != ".pth":
+            ours = entry.name.startswith(("torch", "fcctl", "_fcctl", "orchestrator", "pip", "nvidia"))
+            if not ours and entry.suffix != ".pth":
                 with contextlib.suppress(FileExistsError):
                     (site / entry.name).symlink_to(entry)
     pip = [

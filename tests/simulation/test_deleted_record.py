@@ -61,3 +61,20 @@ def test_a_session_whose_files_are_deleted_while_it_starts_leaves_no_machine_on(
     _, ending = played.process("fcctl", played.here, partial(carry_out, played, "session", played.here))
     assert ending.startswith("refused: ")
     assert [instance.status for instance in played.cloud.instances.values()] == ["TERMINATED"]
+
+
+@pytest.mark.parametrize("at", [10, 60, 100])
+def test_a_disk_that_fails_stops_no_machine_that_was_on_before(at: int, tmp_path: Path) -> None:
+    """``hosts up`` keeps it on, until its own limit."""
+    played = Episode(Schedule(1, (), ("up", "run")), tmp_path)
+    assert played.command("up", "first") == "ended"
+    played.world.faults[played.world.effects + at] = [Fault(at, "other")]
+
+    def break_it() -> None:
+        shutil.rmtree(played.here.root / "results/active")
+        (played.here.root / "results/active").write_text("whoever lists this folder gets an error of the disk")
+
+    played.world.on["other"] = break_it
+    _, ending = played.process("fcctl", played.here, partial(carry_out, played, "run", played.here))
+    assert ending.startswith("refused: ")
+    assert [instance.status for instance in played.cloud.instances.values()] == ["RUNNING"]

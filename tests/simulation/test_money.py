@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from orchestrator.base.errors import DiskError
+from orchestrator.base.errors import BudgetError, DiskError
 from orchestrator.hosts.hosts import down
 from orchestrator.machines.cloud import MANAGED_LABEL
 from orchestrator.runs.cost import machine_cost, outlook, owners
-from orchestrator.runs.cost.spending import reservations
+from orchestrator.runs.cost.owners import reservation
+from orchestrator.runs.cost.spending import reservations, reserve
 from tests.simulation.commands import carry_out
 from tests.simulation.episode import ZONES, Episode
 from tests.simulation.judge import outcome
 from tests.simulation.money_mutants import LEFT_ON, MONEY_MUTANTS, RESUME, TIGHT, UP, WAKE
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
-from tests.simulation.schedule import FiringPlan, Schedule
+from tests.simulation.schedule import Command, FiringPlan, Schedule
 from tests.simulation.world import Actor, Fault
 
 
@@ -166,3 +169,17 @@ def test_a_ledger_that_cannot_be_read_keeps_no_machine_on(at: int, tmp_path: Pat
     assert ending == "ended"
     notes = services.observer.notes  # type: ignore[attr-defined]
     assert any("a later command will record the cost" in note for note in notes)
+
+
+@pytest.mark.parametrize("first", ["detach", "session"])
+def test_what_is_on_counts_though_the_ledger_is_gone(first: Command, tmp_path: Path) -> None:
+    """Its folder was deleted, or is an older one by now, of a backup."""
+    played = Episode(Schedule(1, (), (first,), project_cap=1.0, free_disks=True), tmp_path)
+    assert played.command(first, "first") == "ended"
+    (folder,) = tmp_path.glob("state-*")
+    shutil.rmtree(folder)
+    other = played.here.target.model_copy(update={"name": "l4-2", "instance": "vm-2"})
+    played.targets[other.name] = other
+    services = played.services(Actor("second"), replace(played.here, target=other))
+    with pytest.raises(BudgetError, match="only"):
+        reserve(services, reservation(services, "run", "20270115t080000z-bench-l4-db954f", other, 0.6))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests import changed
+from tests import changed, durations
 from tests.changed import ALWAYS, FARTHEST, ROOT, SUBJECT_DISTANCE, SUBJECTS, choose, distances
 
 pytestmark = pytest.mark.group("changed")  # one worker reads all imports
@@ -80,3 +81,15 @@ def test_what_changed_is_what_git_says(tmp_path: Path, monkeypatch: pytest.Monke
     assert changed.changed_files(None) == ["of the last commit"]
     said["ls-files", "--others", "--exclude-standard"] = ["new.py"]
     assert changed.changed_files(None) == ["new.py"]
+
+
+def test_seconds_of_full_tests_keep_no_module_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durations, "FILE", tmp_path / "durations.json")
+    durations.FILE.write_text('{"a.py::slow": 90.0, "a.py::quick": 1.0, "b.py::other": 2.0}')
+    recorder = durations.Recorder()
+    for name, took, marks in (("quick", 0.5, {}), ("quick@group", 0.25, {}), ("slow", 80.0, {"full": 1})):
+        report: object = SimpleNamespace(nodeid=f"a.py::{name}", duration=took, keywords=marks)
+        recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+    recorder.pytest_sessionfinish()
+    assert durations.read() == {"a.py::quick": 0.75, "b.py::other": 2.0, "a.py::slow (full)": 80.0}
+    assert durations.of_modules() == {"a.py": 0.75, "b.py": 2.0}

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from orchestrator.base.errors import UsageError
+from orchestrator.base.files import read_bounded
+from orchestrator.base.safe_paths import open_plain
 from orchestrator.base.sanitize import table
 from orchestrator.cli.context import COMPLETE_VARIABLE, Cli, CliCommand
 from orchestrator.workspace.root import FILE_NAME, roots
@@ -93,6 +95,7 @@ def answer(root: click.Command, instruction: str) -> int:
 
 
 _MAX_RUNS = 200
+_MAX_TAGS_BYTES = 1024 * 1024
 _RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9-]{1,50}")
 
 
@@ -157,7 +160,9 @@ def _tags(results: Path) -> list[str]:
     from orchestrator.base import toml
 
     try:
-        return sorted(table(toml.loads((results / "tags.toml").read_text()).get("tags")))
+        stream, _ = open_plain(results / "tags.toml")
+        with stream:
+            return sorted(table(toml.loads(stream.read(_MAX_TAGS_BYTES).decode()).get("tags")))
     except (OSError, ValueError):
         return []
 
@@ -168,7 +173,7 @@ def _workspace() -> tuple[Path, dict[str, Any]]:
 
     for folder in roots(Cli().start.absolute()):
         try:
-            return folder, toml.loads((folder / FILE_NAME).read_text(encoding="utf-8-sig"))
+            return folder, toml.loads(read_bounded(folder / FILE_NAME))
         except (OSError, ValueError):
             continue
     return Path(), {}

@@ -205,10 +205,9 @@ class Gate:
         flooded: called in its own thread if the other side keeps opening connections beyond the limit.
     """
 
-    def __init__(self, reach: Callable[[], Stream], flooded: Callable[[], None], limit: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, reach: Callable[[], Stream], flooded: Callable[[], None]) -> None:
         self._reach = reach
         self._flooded = flooded
-        self._limit = limit
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._threads: set[threading.Thread] = set()
@@ -219,7 +218,7 @@ class Gate:
     def take(self, near: Stream) -> None:
         """Forwards ``near``. Never blocks: it may be called by the thread that serves the whole connection."""
         with self._lock:
-            refused = self._closed or self._inside >= self._limit
+            refused = self._closed or self._inside >= MAX_CONNECTIONS
             self._refused += refused
             if not refused:
                 self._inside += 1

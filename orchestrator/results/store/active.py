@@ -42,13 +42,10 @@ class RunPaths:
 class FileActiveRun:
     """A run this controller owns until it is complete. Made by the store, which holds the lock it is given."""
 
-    def __init__(
-        self, places: RunPaths, lock: OwnerLock, clock: Clock, limits: Limits, index: Callable[[RunRecord], None]
-    ) -> None:
+    def __init__(self, places: RunPaths, lock: OwnerLock, clock: Clock, index: Callable[[RunRecord], None]) -> None:
         self.run_id = places.run_id
         self._places = places
         self._lock = lock
-        self._limits = limits
         self._index = index
         self._plan: dict[str, Any] | None = None
         self.journal = FileJournal(places.active / JOURNAL, clock)
@@ -66,8 +63,10 @@ class FileActiveRun:
 
     def intake(self, most: int | None = None) -> FolderIntake:
         """Args: most: of what the host sends, bytes; None: as many as the store allows."""
-        limits = self._limits if most is None else replace(self._limits, bytes=min(most, self._limits.bytes))
-        return FolderIntake(self._places.partial, limits)
+        limits = Limits()
+        return FolderIntake(
+            self._places.partial, limits if most is None else replace(limits, bytes=min(most, limits.bytes))
+        )
 
     def add(self, make: Callable[[Path], Mapping[str, bytes]]) -> None:
         """Files of our own beside the collected ones: ``make`` gets their folder, and gives paths and contents. A file

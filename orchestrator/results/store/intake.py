@@ -237,12 +237,12 @@ PREFIX = ".import-"
 class IncomingRun:
     """It is none of the store's until :meth:`finish`."""
 
-    def __init__(self, root: Path, run_id: str, limits: Limits, index: Callable[[RunRecord], None]) -> None:
+    def __init__(self, root: Path, run_id: str, index: Callable[[RunRecord], None]) -> None:
         self.run_id = run_id
         self._final = root / "runs" / run_id
         self._folder = root / "runs" / f"{PREFIX}{run_id}-{secrets.token_hex(4)}"
         self._index = index
-        self._intake = FolderIntake(self._folder, limits)
+        self._intake = FolderIntake(self._folder)
 
     def write(self, path: str, offset: int, data: bytes) -> None:
         """Put ``data`` at ``offset``, which is the present size. Raises HostFault: an unacceptable name, or over the

@@ -21,7 +21,7 @@ from orchestrator.base.files import alone_in, disk_errors, make_folders, write_a
 from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, read_object
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths
-from orchestrator.results.store.intake import PREFIX, IncomingRun, Limits
+from orchestrator.results.store.intake import PREFIX, IncomingRun
 from orchestrator.results.store.names import (
     MAX_TAGS_BYTES,
     TAGS,
@@ -54,12 +54,9 @@ class FileStore:
     stderr by default.
     """
 
-    def __init__(
-        self, root: Path, clock: Clock, *, limits: Limits | None = None, note: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, root: Path, clock: Clock, *, note: Callable[[str], None] | None = None) -> None:
         self.root = root
         self._clock = clock
-        self._limits = limits or Limits()
         self._note = note or _to_stderr
 
     @cached_property
@@ -216,7 +213,7 @@ class FileStore:
         places = self._places(run_id)
         if places.active.exists():
             raise ConflictError(f"run {run_id} is still active", hint=f"collect it: fcctl pull-results {run_id}")
-        return IncomingRun(self.root, places.run_id, self._limits, self._insert)
+        return IncomingRun(self.root, places.run_id, self._insert)
 
     def best(self, count: int) -> set[str]:
         """The runs that hold one of the ``count`` best times of any benchmark of ours."""
@@ -234,15 +231,19 @@ class FileStore:
         return total
 
     def delete(self, run_ids_gone: Sequence[str]) -> None:
-        """Delete complete runs for good. Each is renamed first, so that none is ever half there."""
+        """Delete complete runs for good, and what a killed deletion or import left. Each is renamed first, so that
+        none is ever half there."""
         runs = self.root / "runs"
+        if not runs.is_dir():
+            return
         with disk_errors("delete runs", runs):
             for run_id in run_ids_gone:
                 doomed = runs / f"{PRUNED}{run_id}"
                 with suppress(FileNotFoundError):
                     os.rename(self._places(run_id).final, doomed)  # noqa: PTH104
-            sync_folder(runs)
-            self._index.remove(list(run_ids_gone))
+            if run_ids_gone:
+                sync_folder(runs)
+                self._index.remove(list(run_ids_gone))
             for folder in runs.iterdir():
                 if folder.name.startswith(PRUNED) or (folder.name.startswith(PREFIX) and _is_old(folder, IMPORT_S)):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -299,7 +300,7 @@ class FileStore:
         return RunPaths(self.root, run_id)
 
     def _active(self, places: RunPaths, lock: OwnerLock) -> FileActiveRun:
-        return FileActiveRun(places, lock, self._clock, self._limits, self._insert)
+        return FileActiveRun(places, lock, self._clock, self._insert)
 
     def _insert(self, record: RunRecord) -> None:
         self._index.insert(record)

@@ -136,6 +136,17 @@ def _reservations(services: Services, state: State, power: Sequence[UsageRecord]
             yield one
 
 
+def unreserved(services: Services, state: State) -> list[Reservation]:
+    """For this workspace's runs and sessions that may have a machine on without a reservation: the book was deleted, or
+    is an older one by now."""
+    open_, found = state.open(), []
+    for one in (*_of_active_runs(services), *_of_open_sessions(services)):
+        if one.reservation_id not in open_:
+            journal_of = services.store.journal_of if one.owner == "run" else services.sessions.journal_of
+            found += [one] if any(entry.kind == "acquire" for entry in journal_of(one.owner_id)) else []
+    return found
+
+
 def _of_active_runs(services: Services) -> Iterator[Reservation]:
     for run_id in services.store.active():
         saved = read_saved(services.store, run_id)

@@ -66,6 +66,7 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
     schedule's firing is over, FcctlError if the book cannot be written."""
     if services.budget.holds_over_runs or services.spending.state().open():
         settle_reservations(services)
+        _reserve_missing(services)
     with services.spending.changing() as change:
         instead = {wanted.reservation_id, *replaces}
         firing = change.state.firings().get(wanted.firing) if wanted.firing else None
@@ -86,6 +87,19 @@ def reserve(services: Services, wanted: Reservation, *, replaces: Iterable[str] 
             if name in open_:
                 change.release(open_[name])
         change.reserve(wanted)
+
+
+def _reserve_missing(services: Services) -> None:
+    from orchestrator.runs.cost.rebuild import unreserved
+
+    if missing := unreserved(services, services.spending.state()):
+        names = ", ".join(one.owner_id for one in missing)
+        services.observer.note(
+            f"the ledger lacks what is reserved for {names}: fcctl adds it; see also: fcctl cost rebuild"
+        )
+        with services.spending.changing() as change:
+            for one in missing:
+                change.reserve(one)
 
 
 def set_aside(services: Services, active: FileActiveRun, saved: SavedPlan, *, replaces: Iterable[str] = ()) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.base.errors import NotFoundError, did_you_mean
+from orchestrator.base.files import line_of, read_bounded
 from orchestrator.base.models import Problem
 from orchestrator.base.safe_paths import spelled
 from orchestrator.runs.job import job as jobs
@@ -70,11 +71,11 @@ class JobFiles:
         """A job file anywhere; see :meth:`load`."""
         shown = self._shown(path)
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            text = read_bounded(path)
         except FileNotFoundError:
             raise NotFoundError(f"{shown} does not exist", hint="fcctl jobs ls") from None
         except UnicodeDecodeError as error:
-            line = path.read_bytes().count(b"\n", 0, error.start) + 1
+            line = line_of(error)
             raise InvalidJob([Problem(f"{shown}:{line}", "not UTF-8 text")]) from None
         except OSError as error:
             raise InvalidJob([Problem(f"{shown}:1", f"cannot be read: {error.strerror}")]) from error

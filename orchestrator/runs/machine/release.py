@@ -85,8 +85,11 @@ class Releaser:
         return next((r.stopped for r in done if r.stopped is not None), None)
 
     def stop_unrecorded(self) -> None:
-        """Stops the machine unless another run is on it, as it says itself: this computer's disk cannot tell."""
+        """Stops the machine unless it was on before, or another run is on it, as it says itself: this computer's disk
+        cannot tell."""
         lease, note = self._lease, self._services.observer.note
+        if lease.acquired() and not lease.acquired().get("turned_on"):
+            return
         try:
             if releasing.others_on_host(self._services, self._target, self._run_id) is None:
                 lease.release("stop")

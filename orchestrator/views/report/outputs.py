@@ -195,12 +195,12 @@ def find_chromium() -> str | None:
     return next((path for path in MAC if Path(path).is_file()), None)
 
 
-def print_pdf(html: str, timeout_s: float = TIMEOUT_S) -> bytes:
+def print_pdf(html: str) -> bytes:
     """``html``, which needs nothing from elsewhere, as PDF.
 
     Raises:
         NotFoundError: no Chromium here.
-        FcctlError: it failed, or took longer than ``timeout_s``.
+        FcctlError: it failed, or took longer than :data:`TIMEOUT_S`.
     """
     program = find_chromium()
     if program is None:
@@ -215,9 +215,9 @@ def print_pdf(html: str, timeout_s: float = TIMEOUT_S) -> bytes:
         page.write_text(html, encoding="utf-8")
         argv = [program, *_options(Path(folder)), f"--print-to-pdf={pdf}", page.as_uri()]
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+            done = subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired as exc:
-            raise _failed(f"the program did not end within {timeout_s:.0f} s") from exc
+            raise _failed(f"the program did not end within {TIMEOUT_S:.0f} s") from exc
         except OSError as exc:
             raise _failed(f"{program}: {exc.strerror}") from exc
         if done.returncode or not pdf.is_file():

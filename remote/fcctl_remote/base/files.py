@@ -55,7 +55,7 @@ def open_plain(
     """Open a regular file; never block, and follow a link only with ``follow``.
 
     Raises: NotPlain: something else stands there. OSError: it is absent, or may not be opened."""
-    flags |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    flags |= os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags, mode, dir_fd=dir_fd)
     except OSError as error:
@@ -145,7 +145,7 @@ def write_atomic(path: str, data: bytes, durable: bool = True, mode: int = 0o644
 
     Any number may do so at once. Raises: OSError: nothing was changed."""
     temporary = "%s.tmp-%s" % (path, os.urandom(8).hex())
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with closing(fd):
             write_all(fd, data)
@@ -186,7 +186,7 @@ def make_folders(folder: str, mode: int = 0o777) -> None:
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Make a rename in ``folder`` last through a power cut, where the file system allows asking for it."""
-    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as fd:
         try:
             flush(fd)
         except OSError as error:
@@ -225,9 +225,9 @@ def sync_tree(folder: str, since: float = 0.0) -> None:
     for top, children in walk(folder):
         for path in [*(child.path for child in children if child.is_file(follow_symlinks=False)), top]:
             with suppress_unless_lost():
-                if since and os.lstat(path).st_ctime < since:
+                if os.lstat(path).st_ctime < since:
                     continue
-                with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+                with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as fd:
                     (flush if path is top else os.fsync)(fd)
 
 
@@ -379,7 +379,7 @@ def open_beneath(root: str, path: str) -> int:
     parts = path.split("/")
     if not path or any(part in ("", ".", "..") for part in parts):
         raise OSError(errno.EINVAL, "not a path inside the run's folder", path)
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDONLY | os.O_NOFOLLOW
     fd = os.open(root, flags | os.O_DIRECTORY)
     try:
         for part in parts[:-1]:

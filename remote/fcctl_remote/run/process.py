@@ -235,9 +235,7 @@ class StepProcess:
                 signalled.add(pid)
 
 
-def end_orphans(
-    run_id: str, session: int | None, leader_started: str | None, patience_s: float = KILL_PATIENCE_S
-) -> int:
+def end_orphans(run_id: str, session: int | None, leader_started: str | None) -> int:
     """Kill the processes of a run whose supervisor has died; returns how many there were.
 
     ``session`` is that of the step that ran, ``leader_started`` the start of its first process. If that process has
@@ -247,7 +245,7 @@ def end_orphans(
     if session is not None and (leader_started is None or started(session) != leader_started):
         session = None
     count = len(family(session=session, marker=marker))
-    kill_family(patience_s, session=session, marker=marker)
+    kill_family(KILL_PATIENCE_S, session=session, marker=marker)
     return count
 
 

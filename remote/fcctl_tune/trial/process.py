@@ -269,16 +269,16 @@ def drop_log(path: str) -> None:
         os.unlink(path)
 
 
-def shorten(path: str, most: int = KEPT_BYTES) -> None:
+def shorten(path: str) -> None:
     """Keep the end of a long log."""
     with contextlib.suppress(OSError):
         size = os.path.getsize(path)
-        if size > most:
+        if size > KEPT_BYTES:
             with open(path, "r+b") as stream:
-                stream.seek(size - most)
-                kept = stream.read(most)
+                stream.seek(size - KEPT_BYTES)
+                kept = stream.read(KEPT_BYTES)
                 stream.seek(0)
-                stream.write(b"[%d bytes left out]\n" % (size - most) + kept)
+                stream.write(b"[%d bytes left out]\n" % (size - KEPT_BYTES) + kept)
                 stream.truncate()
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import Fcctl
+from tests.support.command import Fcctl, source_environment
+from tests.support.forked import FCCTL
 
 
 def test_jobs_ls(fcctl: Fcctl, workspace: Path) -> None:
@@ -31,6 +33,21 @@ def test_jobs_of_a_folder_below_and_of_another(fcctl: Fcctl, workspace: Path, tm
     assert "hello" in fcctl("jobs", "ls", cwd=Path("/"), env={"FCCTL_WORKSPACE": str(workspace)}).out
 
 
+def test_the_current_folder_was_deleted(fcctl: Fcctl, workspace: Path, tmp_path: Path) -> None:
+    """Git deletes it when it goes to a commit that lacks it."""
+    (tmp_path / "gone").mkdir()
+    script = 'rmdir ../gone; "$@"'
+    for words, code in ((["ps"], 7), (["-C", "x", "jobs", "ls"], 7), (["-C", str(workspace), "jobs", "ls"], 0)):
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *FCCTL, *words], cwd=tmp_path / "gone", env=source_environment(),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        (tmp_path / "gone").mkdir()
+        assert done.returncode == code, done.stderr
+        assert done.stderr == "" or "error: the current folder was deleted" in done.stderr
+    assert "no user has that name" in fcctl("-C", "~nobody-has-this-name", "ps", cwd=tmp_path).err
+
+
 def test_a_strangers_job_cannot_drive_the_terminal(fcctl: Fcctl, workspace: Path) -> None:
     """It is looked at before it is run."""
     evil = r"\e]0;owned\a\e[31m\u202eevil\x9b2J"
@@ -47,6 +64,18 @@ def test_a_strangers_job_cannot_drive_the_terminal(fcctl: Fcctl, workspace: Path
         printed = done.out + done.err
         assert not set("\x1b\x07\x9b\u202e") & set(printed), (words, printed)
         assert "evil" in printed or words[0] == "config"
+
+
+@pytest.mark.parametrize("name", ["fcctl.toml", "jobs/huge.yaml", "tune/huge.yaml"])
+def test_a_strangers_huge_file_is_named_not_read(fcctl: Fcctl, workspace: Path, name: str) -> None:
+    """A few kilobytes of a clone become gigabytes."""
+    (workspace / name).parent.mkdir(exist_ok=True)
+    with (workspace / name).open("ab") as file:
+        file.truncate(1 << 40)
+    done = fcctl("jobs", "validate", cwd=workspace)
+    assert done.code == 3
+    assert name in done.err + done.out
+    assert "it has more than 4 MiB" in done.err + done.out
 
 
 def test_jobs_show(fcctl: Fcctl, workspace: Path) -> None:

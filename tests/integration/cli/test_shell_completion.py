@@ -59,6 +59,14 @@ def test_what_is_offered(fcctl: Fcctl, busy: Path, line: str, names: list[str]) 
     assert offered(fcctl, busy, line) == names
 
 
+@pytest.mark.parametrize("trap", ["link", "fifo"])
+def test_a_strangers_tags_cannot_hold_up_the_shell(fcctl: Fcctl, busy: Path, trap: str) -> None:
+    tags = busy / "results/tags.toml"
+    tags.unlink(missing_ok=True)
+    tags.symlink_to("/dev/zero") if trap == "link" else os.mkfifo(tags)
+    assert offered(fcctl, busy, "fcctl attach 3fa9") == ["20261121t081530z-hello-box-3fa9c1"]
+
+
 def test_without_a_workspace_or_with_a_broken_one(fcctl: Fcctl, tmp_path: Path) -> None:
     assert offered(fcctl, tmp_path, "fcctl run --on ") == ["local", "sandbox"]
     (tmp_path / "fcctl.toml").write_text("[[[")

@@ -53,6 +53,7 @@ def test_text_is_kept_as_written() -> None:
         ("a:\n  - b: 1\n   c: 2\n", 3, "compare the indentation"),
         ("a: 1\nrun: echo x: y\n", 2, "put quotes around"),
         ("collect: [{reader: times, file: @log}]\n", 1, "text cannot begin with '@': put quotes"),
+        ('a:\n  - "x\\0y"\n', 2, "a null character is not allowed"),
         ("a:\n  - `x`\n", 2, "text cannot begin with '`'"),
         ("a: %x\n", 1, ""),
         ("gates: [max(build.kernels[*].registers) <= 40]\n", 1, "quotes around it"),
@@ -87,7 +88,9 @@ def test_a_huge_file_is_refused() -> None:
 
 
 #: YAML 1.1, which PyYAML writes, takes 1E0 for text and leaves it bare; YAML 1.2 reads a number.
-TEXT = st.text(max_size=20).filter(lambda text: not text[:1].isdigit() and text[:1] not in ("+", "-", "."))
+TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20).filter(
+    lambda text: not text[:1].isdigit() and text[:1] not in ("+", "-", ".")
+)
 KEYS = st.text("abcdefgh_-", min_size=1, max_size=6)
 PLAIN = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(10**6), 10**6), TEXT),

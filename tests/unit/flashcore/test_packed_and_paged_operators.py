@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from flashcore import inputs
 from flashcore.attention import attention
 from flashcore.errors import Unsupported
+from flashcore.extras import with_pages
 from flashcore.packed import attention_varlen
 from flashcore.paged import attention_paged
 from tests.support.tiers import sampled
@@ -164,3 +165,9 @@ def test_slopes_stay_float32_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = attention(Q, K, V, alibi_slopes=torch.rand(4))
     assert out.dtype is torch.bfloat16
+
+
+def test_keys_of_another_form_are_left_to_the_check_of_all_inputs() -> None:
+    assert with_pages((), K[0], V[0]) == ()
+    with pytest.raises(Unsupported, match="cannot be read as pages"):
+        with_pages((), K, V.transpose(1, 2).contiguous().transpose(1, 2))

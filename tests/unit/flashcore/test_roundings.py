@@ -142,3 +142,13 @@ def test_eight_bits_are_held_to_what_eight_bits_cost(qk: str, values: str) -> No
     assert roundings.judge(right, known).fault is None
     wrong = right + 2 * (right - known.right)
     assert roundings.judge(wrong, known).fault is not None
+
+
+@pytest.mark.parametrize(("qk", "seeds"), [("qk", (4, 11, 28)), ("e4m3", (38,))])
+def test_a_rounded_key_is_the_same_for_all_rows(qk: str, seeds: tuple[int, ...]) -> None:
+    """Where all Q point one way, its error moves all outputs alike: a right kernel was refused in one of four draws."""
+    scheme = quantisation.INT8 if qk == "qk" else quantisation.Scheme(qk)
+    for seed in seeds:
+        tensors = inputs.draw(Shape(1, 4, 320, 64), seed, "cpu", "negative")
+        right = quantisation.attend(*(x[0] for x in tensors), scheme)[None]
+        assert roundings.judge(right, expected(*tensors, eight_bits=qk)).fault is None

@@ -388,19 +388,20 @@ def _pipe(data: bytes) -> FrameReader:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "says"),
     [
-        b"nonsense\n",
-        b"[1]\n",
-        b'{"id": 1',
-        b'{"blob": 9}\nabc',
-        b'{"blob": -1}\n',
-        b'{"blob": 99999999999}\n',
-        b'{"blob": "x"}\n',
+        (b"nonsense\n", "not JSON"),
+        (b"[1]\n", "not a JSON object"),
+        (b'{"id": 1', "ended inside a message"),
+        (b'{"blob": 9}\nabc', "ended inside a blob"),
+        (b'{"blob": %d}\n' % wire.MAX_FRAME_BYTES, "ended inside a blob"),
+        (b'{"blob": %d}\n' % (wire.MAX_FRAME_BYTES + 1), "size of the blob is invalid: 16777217 bytes"),
+        (b'{"blob": -1}\n', "size of the blob is invalid"),
+        (b'{"blob": "x"}\n', "size of the blob is invalid"),
     ],
 )
-def test_broken_frames_are_told_from_the_end(data: bytes) -> None:
-    with pytest.raises(BadFrame):
+def test_broken_frames_are_told_from_the_end(data: bytes, says: str) -> None:
+    with pytest.raises(BadFrame, match=says):
         _pipe(data).next()
 
 

@@ -14,6 +14,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from fcctl_remote import record, wire
+from fcctl_remote.base import files
+from fcctl_remote.run import documents
 
 REMOTE = str(Path(wire.__file__).parents[1])
 
@@ -97,16 +99,34 @@ def test_two_threads_may_ask_for_a_class_as_a_dataclass_at_once() -> None:
         sys.setswitchinterval(before)
 
 
+#: What a message says that leaves it out. All else that may be left out is then zero, empty, no or unknown.
+LEFT_OUT = {
+    ("StepSpec", "timeout_s"): 600.0, ("StepSpec", "activity"): "test", ("StepResult", "activity"): "test",
+    ("RunPlan", "lock"): "exclusive", ("RunPlan", "wire_version"): 1, ("Outcome", "wire_version"): 1,
+    ("PutFile", "last"): True, ("WatchRequest", "wait_s"): 10.0,
+    ("LeaseRequest", "dry"): True, ("Lease", "dry"): True,
+}  # fmt: skip
+
+
 def test_what_an_older_program_leaves_out_is_nothing() -> None:
-    """Zero, empty or no: none of it is taken for something that was done."""
-    summary = wire.decode(wire.RunSummary, {"run_id": "r", "job": "j", "status": "queued", "created": 1.0})
-    step = wire.decode(wire.StepResult, {"id": "a", "status": "passed"})
-    plan = wire.RunPlan("r", "j", "t", "w", "", [])
-    for message in (summary, step, plan):
-        given = {name for name, value in wire.encode(message).items() if value}
-        assert given <= {
-            "run_id", "job", "target", "workspace", "status", "created", "id", "activity", "lock", "needs",
-            "wire_version",
-        }  # fmt: skip
-    assert summary.created == 1.0
-    assert plan.created == 0.0
+    """None of it is taken for something that was done, allowed or asked for."""
+    messages = [cls for cls in vars(wire).values() if isinstance(cls, type) and wire.Record in cls.__bases__]
+    assert len(messages) > 25
+    given = {
+        (cls.__name__, one.name): one.default
+        for cls in messages
+        for one in dataclasses.fields(cls)
+        if one.default is not dataclasses.MISSING and one.default
+    }
+    assert given == LEFT_OUT
+
+
+def test_limits_and_versions_are_those_of_other_places() -> None:
+    """What is in the store of a user, and what a step may write, has version 1."""
+    document = {"kind": "metrics", "schema_version": 1, "values": {}, "metrics": {}}
+    documents.check(document, "a.json")
+    with pytest.raises(documents.Malformed, match="schema_version 2; this host program reads 1"):
+        documents.check({**document, "schema_version": 2}, "a.json")
+    assert wire.MAX_FRAME_BYTES == files.MAX_JSON_BYTES == 16 << 20, "a file of JSON fits into a frame"
+    assert wire.MAX_FRAME_BYTES == 4 * wire.MAX_BLOB_BYTES, "so does a piece of a file"
+    assert f"FCCTL-AGENT-READY {wire.WIRE_VERSION}" == wire.READY == "FCCTL-AGENT-READY 1"

@@ -109,6 +109,84 @@ def test_drift_and_grain_are_seen() -> None:
     assert blocks.grain(still) == 0.0
 
 
+@pytest.mark.parametrize("memory", [0.6, 0.9])
+def test_a_block_is_as_long_as_politis_and_white_say(memory: float) -> None:
+    """For a known correlation their optimum has a closed form; the estimate is near it in the median of many series.
+
+    Not for a short memory: their rule counts lags up to twice the last that stands out, and the optimum counts all.
+    """
+    n, lengths = 1000, []
+    for seed in range(40):
+        steps, values = np.random.default_rng(seed).normal(size=n), np.zeros(n)
+        for i in range(1, n):
+            values[i] = memory * values[i - 1] + steps[i]
+        lengths.append(blocks.block_length(np.exp(0.01 * values)))
+    slope = 2 * memory / (1 - memory) ** 2  # sum over all lags of |lag| * memory ** |lag|
+    level = (1 + memory) / (1 - memory)
+    assert np.median(lengths) == pytest.approx((2 * slope**2 / (4 / 3 * level**2) * n) ** (1 / 3), rel=0.25)
+
+
+def published_length(samples: np.ndarray) -> int:
+    """Politis and White 2004, with the constants of 2009, straight from the definitions; on ranks, at most n / 5."""
+    n, ranks = samples.size, stats.rankdata(samples) - (samples.size + 1) / 2
+    of_lag = [float(ranks[: n - k] @ ranks[k:]) / float(ranks @ ranks) for k in range(n)]
+    last = next(m for m in range(n) if all(abs(r) < 2 * math.sqrt(math.log10(n) / n) for r in of_lag[m + 1 : m + 6]))
+    window = [(k, min(1.0, 2 * (1 - k / (2 * last)))) for k in range(1, 2 * last + 1)]
+    g, spectrum = sum(2 * w * k * of_lag[k] for k, w in window), 1 + sum(2 * w * of_lag[k] for k, w in window)
+    return 1 if spectrum <= 0 else max(1, min(round((1.5 * (g / spectrum) ** 2 * n) ** (1 / 3)), n // 5))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("memory", [-0.6, -0.3, 0.0, 0.3, 0.6, 0.9])
+def test_blocks_are_of_the_published_length(memory: float, seed: int) -> None:
+    steps, values = np.random.default_rng(seed).normal(size=300), np.zeros(300)
+    for i in range(1, 300):
+        values[i] = memory * values[i - 1] + steps[i]
+    assert blocks.block_length(np.exp(0.01 * values)) == published_length(values)
+
+
+@pytest.mark.parametrize(
+    ("samples", "length"),
+    [([1.0, 2.0] * 3, 1), ([2.0] * 30, 1), ([*range(1, 8)], 1), ([*range(1, 51)], 10)],
+    ids=["few", "one value", "seven", "a trend: at most a fifth"],
+)
+def test_blocks_of_plain_series(samples: list[float], length: int) -> None:
+    assert blocks.block_length(np.array(samples, dtype=float)) == length
+
+
+@pytest.mark.parametrize(
+    ("samples", "grain"),
+    [
+        ([1.0] * 9, 0.0),
+        ([1.0, 2.0, 3.0, 4.0], 0.0),
+        ([1.0, 1.0, 2.0, 2.0], 1 / 1.5 / math.sqrt(12)),
+        ([10.0, 10.0, 10.0, 10.5, 10.5, 12.0], 0.5 / 10.25 / math.sqrt(12)),
+    ],
+    ids=["one value", "all differ", "half of them differ", "the smallest tick"],
+)
+def test_the_grain_is_the_deviation_within_a_tick(samples: list[float], grain: float) -> None:
+    assert blocks.grain(np.array(samples)) == pytest.approx(grain)
+
+
+def test_a_drift_needs_three_batches_and_exceeds_their_scatter() -> None:
+    steps = [1.0] * 4 + [1.1] * 4 + [1.21] * 4
+    assert blocks.drift(np.array(steps[:-1])) == 0.0
+    assert blocks.drift(np.array(steps)) == pytest.approx(math.log(1.1)), "the deviation of 0, 1 and 2 steps is one"
+    logs = np.array([-0.5, -0.2, 0.2, 0.5] * 3)
+    assert blocks.drift(np.exp(logs) * np.array(steps)) == 0.0
+    error = math.sqrt(math.pi / 2) * 0.55 / (2 * stats.norm.ppf(0.75)) / math.sqrt(4)  # of a median, by the quartiles
+    moved = np.exp(logs + np.repeat([0.0, 0.5, 1.0], 4))
+    assert blocks.drift(moved) == pytest.approx(math.sqrt(0.5**2 - error**2), rel=1e-3)
+
+
+def test_many_samples_are_thinned_from_the_first_to_the_last() -> None:
+    most = blocks.MAX_SAMPLES
+    assert blocks.thinned(np.arange(most)).tolist() == list(range(most))
+    thin = blocks.thinned(np.arange(10 * most))
+    assert (thin.size, thin[0], thin[-1]) == (most, 0, 10 * most - 1)
+    assert set(np.diff(thin)) == {10, 11} or set(np.diff(thin)) == {10}
+
+
 # ------------------------------------------------------------------------------------------------ effects
 def test_one_launch_a_side_assumes_how_far_launches_differ() -> None:
     found = compared([launch(10)], [launch(10.5, seed=1)])
@@ -141,6 +219,36 @@ def test_four_launches_a_side_measure_it() -> None:
     )
     assert found.p == pytest.approx(expected.pvalue, rel=0.05)
     assert found.rank_p == pytest.approx(2 / 70)
+
+
+@pytest.mark.parametrize("counts", [(4, 4), (4, 7), (9, 5)])
+def test_the_interval_and_p_of_launches_are_welchs(counts: tuple[int, int]) -> None:
+    """As SciPy computes them from the launches' logarithms: each launch counts once, whatever its samples."""
+    old, new = (
+        [Launch(stats={"p50": float(p)}) for p in 10 * np.exp(0.02 * np.random.default_rng(n).normal(size=n))]
+        for n in counts
+    )
+    found = compared(old, new)
+    expected = stats.ttest_ind(*(np.log([x.stats["p50"] for x in side]) for side in (new, old)), equal_var=False)
+    interval, inner = (expected.confidence_interval(level) for level in (0.95, 0.9))
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-6)
+    assert math.log(found.ratio) == pytest.approx((interval.low + interval.high) / 2)
+    for low, high, of in ((found.low, found.high, interval), (found.inner_low, found.inner_high, inner)):
+        assert math.log(high / low) == pytest.approx(of.high - of.low, rel=0.1)
+        assert math.log(low) == pytest.approx(of.low, abs=0.1 * (of.high - of.low))
+
+
+def test_no_number_of_launches_sees_below_the_ticks_of_the_timer() -> None:
+    """All launches of a side agree: what is left is the rounding, uniform over a tick, whose variance is a twelfth."""
+    old, new = [Launch((10.0,) * 6 + (11.0,) * 5)] * 4, [Launch((10.0,) * 5 + (11.0,) * 6)] * 4
+    found = compared(old, new)
+    rounding = [1 / 12 / p50**2 / 4 for p50 in (10, 11)]
+    freedom = sum(rounding) ** 2 / sum(v**2 / 3 for v in rounding)
+    t = math.log(1.1) / math.sqrt(sum(rounding))
+    assert found.p == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-3)
+    wide = 2 * stats.t.ppf(0.975, freedom) * math.sqrt(sum(rounding))
+    assert math.log(found.high / found.low) == pytest.approx(wide, rel=0.1)
+    assert found.ratio == pytest.approx(1.1)
 
 
 def test_launches_that_disagree_widen_what_was_assumed() -> None:

@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.results import documents
+from orchestrator.results.compare.compare import busy
+from orchestrator.results.compare.rows import GpuActivity
+from orchestrator.results.records import StepRecord
 from tests.support.reference_run import H200
 
 
@@ -62,3 +68,35 @@ def test_no_file_a_link_or_a_folder_is_no_telemetry(tmp_path: Path) -> None:
     (tmp_path / documents.FILE).unlink()
     (tmp_path / documents.FILE).mkdir()
     assert documents.load_telemetry(tmp_path).samples == ()
+
+
+def seen(*moments: tuple[float, float, float, bool]) -> documents.Series:
+    """Of time, share of work in %, clock in MHz, and whether it was throttled."""
+    return documents.Series(
+        tuple(
+            documents.Sample(time, {"util_pct": util, "sm_mhz": mhz}, ("hw_thermal_slowdown",) if slowed else ())
+            for time, util, mhz, slowed in moments
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("moments", "activity"),
+    [
+        ([(9, 99, 500, False), (10, 99, 2000, False), (20, 99, 2100, False), (21, 99, 500, False)],
+         GpuActivity(2050.0, throttled=False)),
+        ([(11, 50, 2000, False), (12, 49.9, 500, True)], GpuActivity(2000.0, throttled=False)),
+        ([(15, 90, 1500, True)] + [(15, 90, 2000, False)] * 9, GpuActivity(2000.0, throttled=True)),
+        ([(15, 90, 1500, True)] + [(15, 90, 2000, False)] * 10, GpuActivity(2000.0, throttled=False)),
+        ([(9, 99, 500, True), (12, 10, 500, True)], GpuActivity()),
+        ([], GpuActivity()),
+    ],
+    ids=["from start to end", "at work", "a tenth throttled", "less than a tenth", "never at work", "none"],
+)  # fmt: skip
+def test_the_clock_of_a_step_is_that_of_its_work(
+    moments: list[tuple[float, float, float, bool]], activity: GpuActivity
+) -> None:
+    started, finished = (datetime.fromtimestamp(at, UTC).isoformat() for at in (10, 20))
+    assert busy(seen(*moments), StepRecord(id="a", status="passed", started=started, finished=finished)) == activity
+    for step in (None, StepRecord(id="a", status="passed"), StepRecord(id="a", status="passed", started=started)):
+        assert busy(seen(*moments), step) == GpuActivity()

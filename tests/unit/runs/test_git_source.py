@@ -362,3 +362,24 @@ def test_what_git_needs_to_look_at_a_folder_without_a_repository(tmp_path: Path,
     (tmp_path / broken).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / broken).write_text("a file is in the way")
     assert [e.path for e in GitSource(cache).read(folder).entries] == [".gitignore", "a.cu"]
+
+
+def test_a_folder_of_a_clone_that_looks_like_a_bare_repository_starts_no_program(repo: Path, tmp_path: Path) -> None:
+    """Git would take the folder for a repository, and start what its `config` names."""
+    fired, bare = tmp_path / "fired", repo / "bare"
+    write(
+        bare, HEAD="ref: refs/heads/main\n", objects__x="", refs__x="", tree__a_dot_cu="a",
+        config=f'[core]\n\tbare = false\n\tworktree = "{tmp_path}/clone/bare/tree"\n\tfsmonitor = "touch {fired}; :"\n',
+    )  # fmt: skip
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "y")
+    git(tmp_path, "clone", "-q", str(repo), "clone")
+    source = read(tmp_path / "clone/bare/tree")
+    assert (paths(source), source.git_commit) == (["a.cu"], None)
+    assert not fired.exists()
+
+
+def test_attributes_are_no_link_to_something_endless(repo: Path) -> None:
+    """Git does not follow it either."""
+    (repo / ".gitattributes").symlink_to("/dev/zero")
+    assert paths(read(repo)) == [".gitignore", "a.cu", "sub/b.cu"]

@@ -1,0 +1,122 @@
+"""What is opened, flushed and read of files on the host, at the bounds."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from fcctl_remote.base import files
+
+
+def test_a_link_is_followed_where_that_is_asked_for_to_a_file_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to-pipe").symlink_to("pipe")
+    with files.closing(files.open_plain(str(tmp_path / "link"), follow=True)) as fd:
+        assert os.read(fd, 2) == b"x"
+        assert os.get_blocking(fd)
+        assert not os.get_inheritable(fd)
+    with pytest.raises(files.NotPlain):
+        files.open_plain(str(tmp_path / "to-pipe"), follow=True)
+    with pytest.raises(files.NotPlain):
+        files.open_plain(str(tmp_path / "link"))
+
+
+def test_what_did_not_change_since_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed is by the ctime, which a step cannot set as it can the mtime."""
+    (tmp_path / "file").touch()
+    changed = {}
+    for place in (tmp_path, tmp_path / "file"):
+        os.utime(place, (1, 1))
+        facts = place.stat()
+        changed[facts.st_ino] = facts.st_ctime
+    seen: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: seen.append(os.fstat(fd).st_ino))
+    newest = max(changed.values())
+    for since in (0.0, min(changed.values()) - 1, newest, newest + 1):
+        seen.clear()
+        files.sync_tree(str(tmp_path), since)
+        assert sorted(seen) == sorted(place for place, ctime in changed.items() if ctime >= since)
+    assert seen == []
+
+
+def test_on_a_mac_each_folder_is_flushed_to_the_disk_itself_after_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "a"
+    below.mkdir()
+    for place in (tmp_path / "one", below / "two"):
+        place.touch()
+    seen: list[tuple[str, int]] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: seen.append(("file", os.fstat(fd).st_ino)))
+    monkeypatch.setattr(files, "flush", lambda fd: seen.append(("folder", os.fstat(fd).st_ino)))
+    files.sync_tree(str(tmp_path))
+    expected = (("file", tmp_path / "one"), ("folder", tmp_path), ("file", below / "two"), ("folder", below))
+    assert seen == [(how, place.stat().st_ino) for how, place in expected]
+
+
+@pytest.mark.parametrize(
+    ("number", "then"),
+    [(0, []), (errno.ENOTSUP, ["fsync"]), (errno.EINVAL, ["fsync"]), (errno.ENOTTY, ["fsync"]), (errno.EIO, None)],
+)
+def test_a_mac_flushes_the_drive_where_it_can(
+    monkeypatch: pytest.MonkeyPatch, number: int, then: list[str] | None
+) -> None:
+    def full(_fd: int, _command: int) -> None:
+        if number:
+            raise OSError(number, "no")
+
+    called: list[str] = []
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda _: called.append("fsync"))
+    if then is None:
+        with pytest.raises(OSError, match="no"):
+            files.flush(0)
+    else:
+        files.flush(0)
+    assert called == (then or [])
+
+
+def test_json_is_read_up_to_its_limit_and_a_broken_disk_is_no_absent_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 8)
+    place = tmp_path / "a"
+    for text, value in (('{"a": 1}', {"a": 1}), ('{"a": 10}', None), ("[1]", None)):
+        place.write_text(text)
+        assert files.read_object(str(place)) == value
+
+    def broken(_path: str, _most: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "read_plain", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        files.read_object(str(place))
+
+
+def test_a_file_below_a_folder_is_opened_and_nothing_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("x")
+    (tmp_path / "a" / "link").symlink_to("b")
+    before = len(os.listdir("/dev/fd"))
+    with files.closing(files.open_beneath(str(tmp_path), "a/b/file")) as fd:
+        assert os.read(fd, 2) == b"x"
+        assert len(os.listdir("/dev/fd")) == before + 1
+    for path, number in (("a/link/file", (errno.ELOOP, errno.ENOTDIR)), ("a//file", (errno.EINVAL,)),
+                         ("a/c", (errno.ENOENT,)), ("./a", (errno.EINVAL,))):  # fmt: skip
+        with pytest.raises(OSError, match=r".+") as refused:
+            files.open_beneath(str(tmp_path), path)
+        assert refused.value.errno in number
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_only_a_file_has_a_size(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"123")
+    (tmp_path / "link").symlink_to("file")
+    assert [files.size_of(str(tmp_path / name)) for name in ("file", "link", ".", "none", "file/x")] == [3, 0, 0, 0, 0]
