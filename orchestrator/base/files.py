@@ -31,12 +31,21 @@ def disk_errors(action: str, where: Path, *, again: str = "repeat the command") 
         cause = f"{exc.strerror or exc} ({exc.filename or where})"
         if exc.errno in _FULL:
             message = f"this computer's disk is full: could not {action}"
-            hint = f"no data is lost: free disk space on the file system of {where}, then {again}"
+            need = "delete files (it has no inode left: df -i)" if _no_inodes(where) else None
+            hint = f"no data is lost: {need or 'free disk space'} on the file system of {where}, then {again}"
         elif exc.errno in _REFUSED:
             message, hint = f"could not {action}", f"make {where} writable (ls -ld {where}), then {again}"
         else:
             message, hint = f"could not {action}", f"check the file system of {where}, then {again}"
         raise DiskError(message, cause=cause, hint=hint) from exc
+
+
+def _no_inodes(where: Path) -> bool:
+    """Whether the file system of ``where``, or of the nearest folder above it, has room for bytes but for no file."""
+    with suppress(OSError):
+        facts = os.statvfs(next(folder for folder in (where, *where.parents) if folder.exists()))
+        return facts.f_files > 0 and facts.f_favail == 0 and facts.f_bavail > 0
+    return False
 
 
 @contextmanager

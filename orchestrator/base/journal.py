@@ -90,7 +90,11 @@ class FileJournal:
                 write_all(fd, lines)
                 flush(fd)
             except OSError:
-                os.ftruncate(fd, self._length)
+                # The next append opens the file anew and cuts away what is beyond its length, should this fail, too.
+                with suppress(OSError):
+                    os.ftruncate(fd, self._length)
+                os.close(fd)
+                self._fd = None
                 raise
         self._length += len(lines)
 

@@ -3,10 +3,11 @@ advance for one run."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, Field, PlainValidator, SerializeAsAny, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, SerializeAsAny, model_validator
 
 from orchestrator.base.models import WRITTEN
 
@@ -30,6 +31,16 @@ class SecretSource(BaseModel):
         if (self.command is None) == (self.keyring is None):
             raise ValueError("a secret needs exactly one source: `command` or `keyring`")
         return self
+
+
+def _of_a_user(value: str) -> str:
+    if os.path.expanduser(os.path.expandvars(value)).startswith("~"):  # noqa: PTH111 - Path's raises another error
+        raise ValueError(f"{value!r} is not a path: no user has that name; for a name with ~, write ./~")
+    return value
+
+
+#: A file or folder of this computer; ``~`` and ``~USER`` are homes.
+LocalPath = Annotated[str, AfterValidator(_of_a_user)]
 
 
 #: Safe as a program's argument: no option, one word.
@@ -96,13 +107,13 @@ class SshTarget(TargetBase):
     host: HostName
     user: Annotated[str, Field(pattern=r"^[^-@\s][^@\s]*$")] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    identity_file: str | None = None
+    identity_file: LocalPath | None = None
     #: ``a`` or ``user@a:port,b``, as ssh's -J; ProxyJump and ProxyCommand of ~/.ssh/config are honoured too.
     proxy_jump: str | None = None
     #: Another file than ~/.ssh/config.
-    ssh_config: str | None = None
+    ssh_config: LocalPath | None = None
     #: Another file than ~/.ssh/known_hosts.
-    known_hosts: str | None = None
+    known_hosts: LocalPath | None = None
     connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 15.0
 
 
@@ -136,7 +147,7 @@ class CloudTarget(TargetBase):
 
     # --- getting in
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_.-]*$", max_length=32)] | None = None  # None: this user's name
-    identity_file: str | None = None  # None: a key that fcctl makes once, for all its machines
+    identity_file: LocalPath | None = None  # None: a key that fcctl makes once, for all its machines
     connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 15.0
     #: From the request to start until a command runs there.
     wake_timeout_s: Annotated[float, Field(ge=30, le=3600)] = 600.0

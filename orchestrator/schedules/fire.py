@@ -149,7 +149,7 @@ class Scheduler:
         """The firings of a record: each with its cost, or with its budget if that is not known."""
         found: dict[float, FiringCost] = {}
         for firing in record:
-            if firing.outcome == "started" or (firing.outcome == "finished" and firing.usd is not None):
+            if firing.outcome in ("started", "finished"):
                 usd, ended = budget_usd if firing.usd is None else firing.usd, firing.outcome == "finished"
                 found[firing.due] = counted.cost_of(self.spending.scope, name, firing.due, usd, ended=ended)
         return list(found.values())

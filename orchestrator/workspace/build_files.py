@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from orchestrator.workspace.findings import MAIN, MAX_SOURCES, Program, arguments, files_below, read_text
+from orchestrator.workspace.findings import MAIN, MAX_READ, MAX_SOURCES, Program, arguments, files_below, read_text
 
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _INCLUDE = re.compile(r"^-?include[ \t]+([\w./-]+)\s*$", re.MULTILINE)
-_SET = re.compile(r"^\s*(?:override\s+|export\s+)*([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)$")
-_CONDITION = re.compile(r"^\s*(?:(ifn?eq|ifn?def)|endif)\b")
+_SET = re.compile(r"^[ \t]*(?:override\s+|export\s+)*([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)$")
+_CONDITION = re.compile(r"^[ \t]*(?:(ifn?eq|ifn?def)|endif)\b")
 _RULE = re.compile(r"^([^\s#:=][^:=#]*?)\s*::?(?![:=])\s*([^#;]*)(?:;(.*))?")
 _REFERENCE = re.compile(r"\$(?:\(([^()${}]*)\)|\{([^(){}$]*)\}|([@<^*?+\w]))")
 _AUTOMATIC = re.compile(r"\(?([@<^*])[DF]?\)?")
@@ -268,15 +268,15 @@ def _substituted(pattern: str, into: str, words: str) -> str:
 
 #: A program with its sources; programs of computed names or sources, or not beside their CMakeLists.txt.
 _EXECUTABLE = re.compile(
-    r"^\s*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)(?!\s+(?:ALIAS|IMPORTED|EXCLUDE_FROM_ALL)\b)(\s[^)]*)\)",
+    r"^[ \t]*(?:cuda_)?add_executable\s*\(\s*([\w.+-]+)(?!\s+(?:ALIAS|IMPORTED|EXCLUDE_FROM_ALL)\b)(\s[^()]*)\)",
     re.MULTILINE | re.IGNORECASE,
 )
-_PROJECT = re.compile(r"^\s*project\s*\(\s*([\w.+-]+)", re.MULTILINE | re.IGNORECASE)
-_LIST = re.compile(r"^\s*set\s*\(\s*(\w+)\s+([^()]*)\)", re.MULTILINE | re.IGNORECASE)
+_PROJECT = re.compile(r"^[ \t]*project\s*\(\s*([\w.+-]+)", re.MULTILINE | re.IGNORECASE)
+_LIST = re.compile(r"^[ \t]*set\s*\(\s*(\w+)\s([^()]*)\)", re.MULTILINE | re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-_COMMENT = re.compile(r"#\[\[.*?\]\]|#[^\n]*", re.DOTALL)
+_COMMENT = re.compile(r"#\[\[.*?(?:\]\]|\Z)|#[^\n]*", re.DOTALL)
 _NOT_PLAIN = re.compile(
-    r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b|add_executable\s*\([^)]*\$\{", re.IGNORECASE
+    r"(?:EXECUTABLE_OUTPUT_PATH|RUNTIME_OUTPUT_DIRECTORY)\b|add_executable\s*\([^()]*\$\{", re.IGNORECASE
 )
 
 
@@ -294,6 +294,9 @@ def _set_once(text: str) -> dict[str, str]:
 
 
 def _resolved(text: str, variables: Mapping[str, str]) -> str:
+    """``text`` with its variables' values; as it is, if they would make it longer by more than is read of a file."""
+    if sum(len(variables.get(name, "")) for name in _VARIABLE.findall(text)) > MAX_READ:
+        return text
     return _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), text)
 
 
@@ -313,7 +316,7 @@ def programs(folder: Path) -> list[Program]:
             return []
         for name, rest in _EXECUTABLE.findall(plain):
             command = shlex.quote(Path("build", path.parent.relative_to(folder), name).as_posix())
-            sources = [read_text(path.parent / source.strip('"')) for source in rest.split()]
+            sources = [read_text(path.parent / source.strip('"')) for source in rest.split()[:MAX_SOURCES]]
             if plain != text and not any(map(MAIN.search, sources)):
                 return []
             found.append(Program(command, arguments(sources)))
@@ -328,7 +331,7 @@ _CMAKE_LIST = re.compile(r"CUDA_ARCHITECTURES\W{1,2}(?:\d+|native)\b")
 _NATIVE = re.compile(r"-arch(?:itecture)?[= ]native\b")
 #: A toolkit of one version. The target's own replaces it where there is no such.
 _TOOLKIT = re.compile(r"/usr/local/cuda-\d+(?:\.\d+)?")
-_ONE_GPU_ALONE = re.compile(r"\b(?:sm|compute)_\d+[af]\b|CUDA_ARCHITECTURES[^)\n]*\d[af]\b")
+_ONE_GPU_ALONE = re.compile(r"\b(?:sm|compute)_\d+[af]\b|CUDA_ARCHITECTURES[^)\n]{0,200}\d[af]\b")
 _FILE_NAME = re.compile(r"\b(?:sm|compute)_\d+[.-]\w")
 #: Make's variables that are numbers of GPUs: ``sm_$(SM)``, ``compute_$(subst .,,${COMPUTE})``; and loops over them.
 _MAKE_VARIABLE = re.compile(r"\b(?:sm|compute)_\$[({](?:subst [^$()]*\$[({])?(\w+)[)}]")
@@ -336,7 +339,7 @@ _LOOP = re.compile(r"\$[({]foreach\s+(\w+)\s*,\s*\$[({](\w+)[)}]")
 #: CMake's ``CUDA_ARCHITECTURES ${GPUCC}``, and the variables that may be given: not set, or in the cache.
 _CMAKE_VARIABLE = re.compile(r'CUDA_ARCHITECTURES["\s]+\$\{(?!CMAKE_)(\w+)\}')
 
-_SETTABLE = r"NOT\s+\(?\s*(?:DEFINED\s+)?%(name)s\b|set\s*\(\s*%(name)s\b[^)]*\bCACHE\b"
+_SETTABLE = r"NOT\s+\(?\s*(?:DEFINED\s+)?%(name)s\b|set\s*\(\s*%(name)s\b[^()]{0,500}\bCACHE\b"
 #: What rewrites the patterns above.
 _IN_PATHS = '$([ -e %(toolkit)s ] || echo "s#%(toolkit)s#${CUDA_HOME:-/usr/local/cuda}#g")'
 _IN_FLAGS = r"s/\b(sm|compute)_[0-9]+\b/\1_$FCCTL_CUDA_ARCH/g"

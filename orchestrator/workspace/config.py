@@ -5,19 +5,18 @@ Layers, the strongest first: ``FCCTL_*`` variables, the workspace's fcctl.toml, 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from orchestrator.base import models, toml
 from orchestrator.base.errors import ConfigError, NotFoundError, did_you_mean, nearest
 from orchestrator.base.models import WRITTEN, Problem
 from orchestrator.base.run_id import slug
-from orchestrator.machines.targets import KINDS, Name, SecretSource, SshTarget, Target
+from orchestrator.machines.targets import KINDS, LocalPath, Name, SecretSource, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.phase import Phase
 from orchestrator.runs.notices import Notify, without_secret
@@ -34,24 +33,15 @@ class _Section(BaseModel):
     model_config = WRITTEN
 
 
-def _folder(value: str) -> str:
-    if os.path.expanduser(value).startswith("~"):  # noqa: PTH111 - Path's raises another error
-        raise ValueError(f"{value!r} is not a folder: no user has that name; for a name with ~, write ./~")
-    return value
-
-
-Folder = Annotated[str, Field(min_length=1), AfterValidator(_folder)]
-
-
 class Project(_Section):
     """``[project]``: the workspace itself."""
 
     #: Names the tree on the host; the folder's name if absent.
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=48)]
     #: Folder of the job files, relative to fcctl.toml.
-    jobs: Folder = "jobs"
+    jobs: Annotated[LocalPath, Field(min_length=1)] = "jobs"
     #: Folder of the results, relative to fcctl.toml.
-    results: Folder = "results"
+    results: Annotated[LocalPath, Field(min_length=1)] = "results"
     #: The container image whose nvcc compiles on a computer that has none; empty: none does.
     cuda_image: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/:@-]*$", max_length=200)] = CUDA_IMAGE
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(([^)]*)\)", re.MULTILINE)
+MAIN = re.compile(r"^[ \t]*(?:int|auto)\s+main\s*\(([^()]{0,500})\)", re.MULTILINE)
 #: ``int argc, char **argv``, whatever these are called.
 _PARAMETERS = re.compile(r"int\s+(\w+)\s*,.*?(\w+)\s*(?:\[\s*\])?\s*$", re.DOTALL)
 #: Where a program says how it is called, up to the end of the statement; and the strings in it.
@@ -19,7 +19,7 @@ _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _BEFORE = re.compile(r"^.{0,40}?\busage\b[\s:=-]*(?:%s|\./\S+)?\s*", re.IGNORECASE)
 _NAMES_ITSELF = re.compile(r"%s|\w\[0\]|\./")
 _FIRST_WORD = re.compile(r"^[\w.-]+\s+(?=\S)")
-_STOPS = re.compile(r"\b(?:exit|_Exit|abort|\w*usage\w*|help)\s*\(|\breturn\b|\bthrow\b", re.IGNORECASE)
+_STOPS = re.compile(r"\b(?:exit|_Exit|abort|\w{0,40}usage\w{0,40}|help)\s*\(|\breturn\b|\bthrow\b", re.IGNORECASE)
 #: What has a ``main`` of its own from a library, which needs no arguments.
 _LIBRARY_MAIN = re.compile(
     r"\b(?:BENCHMARK_MAIN|NVBENCH_MAIN|CATCH_CONFIG_MAIN|DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN)\b"
@@ -150,7 +150,7 @@ class Findings:
 
 
 MAX_SOURCES = 20
-_MAX_READ = 1024 * 1024
+MAX_READ = 1024 * 1024
 _NOT_SOURCES = {"build", "dist", "results", "node_modules", "third_party", "third-party", "venv"}
 
 
@@ -170,6 +170,6 @@ def read_text(path: Path) -> str:
         if not path.is_file():
             return ""
         with path.open("rb") as file:
-            return file.read(_MAX_READ).decode(errors="replace")
+            return file.read(MAX_READ).decode(errors="replace")
     except (OSError, ValueError):  # a name with a null character
         return ""

@@ -166,7 +166,7 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
 
 
 def _empty_submodules(folder: Path) -> Iterator[str]:
-    for path in re.findall(r"^\s*path\s*=\s*(.+?)\s*$", read_text(folder / ".gitmodules"), re.MULTILINE):
+    for path in re.findall(r"^[ \t]*path\s*=\s*(.+?)\s*$", read_text(folder / ".gitmodules"), re.MULTILINE):
         if path.isprintable() and (folder / path).is_dir() and next((folder / path).glob("*"), None) is None:
             yield path
 

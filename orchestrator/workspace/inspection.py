@@ -47,39 +47,39 @@ _BUILDERS = {
     "bazel": ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel"),
     "just": ("justfile", "Justfile", ".justfile"),
 }
-_RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)[^:\n]*:(?!=)", re.MULTILINE)
-_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+\.(?:cu|cpp|cc|cxx))"', re.MULTILINE)
+_RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)(?![\w-])[^:\n]*:(?!=)", re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#\s*include\s*"([^"]+\.(?:cu|cpp|cc|cxx))"', re.MULTILINE)
 #: What is defined in a source, and what only looks like it.
-_FUNCTION = re.compile(r"\b(?!(?:if|for|while|switch|catch|main|__launch_bounds__)\b)(\w+)\s*\([^;{}]*\)\s*\{")
-_HEADER = re.compile(r'^\s*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
+_FUNCTION = re.compile(r"\b(?!(?:if|for|while|switch|catch|main|__launch_bounds__)\b)(\w+)\s*\([^;{}]{0,2000}\)\s*\{")
+_HEADER = re.compile(r'^[ \t]*#\s*include\s*[<"]([\w./+-]+\.(?:h|hpp|cuh|hh))[>"]', re.MULTILINE)
 _SOURCES = (".cu", ".hip", ".cpp", ".cc", ".cxx", ".c")
 _HEADERS = (".h", ".hpp", ".cuh", ".hh")
 #: The libraries whose headers a program includes; of curand_kernel.h it needs none.
 _LIBRARY = re.compile(
-    r'^\s*#\s*include\s*[<"](cublasLt|cublas|cudnn|cufft|curand(?!_kernel)|cusolver|cusparse|nccl)', re.MULTILINE
+    r'^[ \t]*#\s*include\s*[<"](cublasLt|cublas|cudnn|cufft|curand(?!_kernel)|cusolver|cusparse|nccl)', re.MULTILINE
 )
 #: Calls of the driver, and OpenMP, which need an option each.
 _OPTIONS = {
     "-lcuda": re.compile(r"\bcu(?:Init|Ctx\w+|Module\w+|LaunchKernel|MemAlloc|TensorMapEncode\w+|DeviceGet)\("),
-    "-Xcompiler=-fopenmp": re.compile(r"^\s*#\s*include\s*<omp\.h>", re.MULTILINE),
+    "-Xcompiler=-fopenmp": re.compile(r"^[ \t]*#\s*include\s*<omp\.h>", re.MULTILINE),
 }
 #: A format such as ``%.2f us`` or ``time_us=%f``; in a stream ``<< " ms"``.
 _PRINTS_TIME = re.compile(
     r'%[-+\d.]*l?[fgeE]\s*[nuµm]s\b|_[num]s\s*[=:]\s*%|<<\s*"\s*[nuµm]s\b|_[num]s\s*[=:]\s*"\s*<<'
 )
 #: Headers that nvcc alone does not find.
-_TORCH = re.compile(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MULTILINE)
+_TORCH = re.compile(r'^[ \t]*#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/', re.MULTILINE)
 #: Of a program of its own, or of a Python module.
 _NOT_LINKED = re.compile(f"{MAIN.pattern}|{_TORCH.pattern}", re.MULTILINE)
 #: A torch extension that is compiled when the script runs; a kernel in Triton, Numba, CuPy, CuTe or Pallas.
 _TORCH_EXTENSION = re.compile(r"\bcpp_extension\b.*?\bload(?:_inline)?\s*\(", re.DOTALL)
 _LOADS = re.compile(r"^(?!def\b)\w.*\bload(?:_inline)?\s*\(", re.MULTILINE)
 _KERNEL = re.compile(
-    r"^\s*@(?:\w+\.)?(?:triton|cuda|cute|tilelang|jit)\.(?:jit|kernel|rawkernel)\b|\btarget\s*=\s*[\"']cuda\b"
+    r"^[ \t]*@(?:\w+\.)?(?:triton|cuda|cute|tilelang|jit)\.(?:jit|kernel|rawkernel)\b|\btarget\s*=\s*[\"']cuda\b"
     r"|\b(?:pallas_call|RawKernel|RawModule|SourceModule|ElementwiseKernel|ReductionKernel)\(",
     re.MULTILINE,
 )
-_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
+_IMPORTS_TORCH = re.compile(r"^[ \t]*(?:import|from) (?:torch|triton)\b", re.MULTILINE)
 #: It does something when it runs: Triton's tutorials end with ``benchmark.run(print_data=True)``, Numba's examples
 #: with ``kernel[grid, block](x)``.
 _SCRIPT = re.compile(
@@ -95,7 +95,7 @@ _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include
 _TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
 #: A file of this name has tests that pytest runs if it is named, or is a script beside what it tests.
-_TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^\s*def test_", re.MULTILINE)
+_TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^[ \t]*def test_", re.MULTILINE)
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
 _FLASHCORE = re.compile(r"""["']flashcore["']""")

@@ -47,7 +47,10 @@ def _check_results(episode: Episode, services: Services, guest: Guest, run_id: s
             raise Violation(f"nobody remembers {run_id}, whose results are on the machine")
         return
     record = store.get(run_id)
-    deleted = any(words in (record.message or "") for words in ("is gone", "was deleted with its disk"))
+    gone = ["is gone", "was deleted with its disk"]
+    if any(workspace.computer != "here" for workspace in episode.workspaces):  # which has another ledger
+        gone.append("was deleted or replaced")  # another machine has its name by now
+    deleted = any(words in (record.message or "") for words in gone)
     if len(episode.workspaces) > 1 and record.status == "lost" and deleted:
         return  # who shares nothing with the run cannot know that its results are on the disk that is deleted
     given_up = "-builder-" in run_id and record.status in ("lost", "preempted", "over_budget")

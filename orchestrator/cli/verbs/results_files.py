@@ -221,6 +221,8 @@ def prune(
             cli.confirm(_prune_text(planned, "fcctl will delete these runs:"))
             book_runs(services)  # what they cost still counts
             planned = replace(planned, doomed=tuple(carry_out(services.store, planned)))
+        elif not dry_run:
+            services.store.delete(())  # what a killed prune left
     if cli.json:
         runs = [pick(run, "run_id created status bytes") for run in planned.doomed]
         cli.emit({"deleted": runs if done else [], "would_delete": [] if done else runs, "bytes": planned.bytes,

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +31,8 @@ GUARD = '[ -n "${line:+is}" ] || exit 97; '
 STDERR_TAIL = 8 * 1024
 #: How long a local program may take to exit after its input ended, seconds.
 GRACE_S = 0.5
+#: How much longer than the longest silence an answer may take.
+SLOWEST = 20
 
 
 class Process(Protocol):
@@ -80,9 +83,11 @@ class Finished:
 def run_to_end(transport: Transport, script: str, data: bytes, limit: int, timeout_s: float) -> Finished:
     """Run one line of shell with ``data`` as its input; at most ``limit`` bytes of its output are read.
 
-    Raises LinkLost: the machine is out of reach; OSError, TimeoutError among them: the link broke, or fell silent.
+    Raises LinkLost: the machine is out of reach; OSError, TimeoutError among them: the link broke, fell silent for
+    ``timeout_s``, or had not sent all after :data:`SLOWEST` times that.
     """
     process, output = transport.run(script), b""
+    until = time.monotonic() + SLOWEST * timeout_s
     try:
         try:
             process.write(data, timeout_s)
@@ -93,6 +98,8 @@ def run_to_end(transport: Transport, script: str, data: bytes, limit: int, timeo
         process.end_input()
         while len(output) < limit and (part := process.read(limit - len(output), timeout_s)):
             output += part
+            if time.monotonic() > until:  # a byte now and then would else last for ever
+                raise TimeoutError(f"it had not sent all after {SLOWEST * timeout_s:g} s")
         return Finished(process.wait(timeout_s), output, process.stderr())
     finally:
         process.close()

@@ -231,15 +231,19 @@ class FileStore:
         return total
 
     def delete(self, run_ids_gone: Sequence[str]) -> None:
-        """Delete complete runs for good. Each is renamed first, so that none is ever half there."""
+        """Delete complete runs for good, and what a killed deletion or import left. Each is renamed first, so that
+        none is ever half there."""
         runs = self.root / "runs"
+        if not runs.is_dir():
+            return
         with disk_errors("delete runs", runs):
             for run_id in run_ids_gone:
                 doomed = runs / f"{PRUNED}{run_id}"
                 with suppress(FileNotFoundError):
                     os.rename(self._places(run_id).final, doomed)  # noqa: PTH104
-            sync_folder(runs)
-            self._index.remove(list(run_ids_gone))
+            if run_ids_gone:
+                sync_folder(runs)
+                self._index.remove(list(run_ids_gone))
             for folder in runs.iterdir():
                 if folder.name.startswith(PRUNED) or (folder.name.startswith(PREFIX) and _is_old(folder, IMPORT_S)):
                     shutil.rmtree(folder, ignore_errors=True)

@@ -76,7 +76,7 @@ class Guard:
         began = began_to_cost(entries, machine=self._machine)
         if began is None or rate <= 0:
             return None, rate
-        return max(0.0, self._journal.age(began)) / 3600 * rate + self._saved.egress_usd, rate
+        return self._journal.age(began) / 3600 * rate + self._saved.egress_usd, rate
 
     def _within(self, window: Window, own: float, rate: float) -> float:
         """The part of the run's own cost that is of this day or month."""

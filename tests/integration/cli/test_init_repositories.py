@@ -9,7 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -975,3 +977,29 @@ def test_init_example_prints_the_next_command(fcctl: Fcctl, tmp_path: Path) -> N
 def test_a_fifo_in_the_place_of_a_source_is_not_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     assert init(tmp_path).jobs == ["first"]
+
+
+SLOW = [
+    ("CMakeLists.txt", "\nadd_executable(a "), ("CMakeLists.txt", "#[[\n"),
+    ("a.cu", "\n"), ("bench.py", "\n\t"), ("justfile", "a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "part"), SLOW)
+def test_no_text_of_a_stranger_takes_more_time_the_longer_it_is(tmp_path: Path, name: str, part: str) -> None:
+    """The processor time of 256 KiB; it grew with the square of the length."""
+    (tmp_path / name).write_text(part * (256 * 1024 // len(part)))
+    began = time.process_time()
+    init(tmp_path)
+    assert time.process_time() - began < 10
+
+
+def test_variables_that_name_each_other_fill_no_memory(tmp_path: Path) -> None:
+    uses = "add_executable(a a.cu ${A})\n" + "${A}" * 1000
+    (tmp_path / "CMakeLists.txt").write_text(f"set(A {'x' * 100_000})\n{uses}\n")
+    tracemalloc.start()
+    try:
+        init(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()

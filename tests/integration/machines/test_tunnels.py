@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from orchestrator.base.errors import HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect import tunnels as relay
 from orchestrator.machines.connect.reconnect import Connector
-from orchestrator.machines.connect.transport import LocalTransport
+from orchestrator.machines.connect.transport import LocalTransport, run_to_end
 from orchestrator.machines.connect.tunnels import SshTunnelConnection, SshTunnels
 from orchestrator.machines.host_api import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
@@ -320,3 +321,13 @@ def test_what_a_machine_that_goes_down_killed_is_tried_again_and_a_full_disk_is_
             RUN, "join.json", b"a key"
         )
     assert os.listdir(folder / "fleet") == []
+
+
+def test_a_machine_that_sends_a_byte_now_and_then_is_given_up() -> None:
+    """Each byte is in time."""
+    dripping: Any = SimpleNamespace(
+        write=lambda data, timeout_s: None, end_input=lambda: None, read=lambda limit, timeout_s: b"x", close=list
+    )
+    transport: Any = SimpleNamespace(run=lambda script: dripping)
+    with pytest.raises(TimeoutError, match=r"had not sent all after 0.2 s"):
+        run_to_end(transport, "echo", b"", 10**12, 0.01)

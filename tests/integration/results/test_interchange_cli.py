@@ -95,6 +95,16 @@ def test_what_a_tag_names_is_never_touched(store: FileStore, capsys: Captured) -
     assert tokens(store) == ["1", "2"]
 
 
+def test_what_a_killed_one_left_is_deleted_though_no_run_is_to_go(store: FileStore, capsys: Captured) -> None:
+    left = store.root / "runs/.pruned-x/steps"
+    left.mkdir(parents=True)
+    assert pruned(capsys, "--older-than", "9999h", "--dry-run")["would_delete"] == []
+    assert left.exists()
+    assert pruned(capsys, "--older-than", "9999h")["deleted"] == []
+    assert not left.parent.exists()
+    assert tokens(store) == ["0", "1", "2", "3"]
+
+
 def test_unreadable_tags_stop_it(store: FileStore, capsys: Captured) -> None:
     (store.root / "tags.toml").write_text("<<<<<<<\n")
     assert main(["results", "prune", "--older-than", "1h", "--yes"]) == 3

@@ -21,7 +21,7 @@ from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.journal import OwnerLock, read_object
 from orchestrator.base.safe_paths import UNFINISHED
 from tests.support.command import source_environment
-from tests.support.small_disk import largest_file
+from tests.support.small_disk import largest_file, small_disk
 
 
 @pytest.fixture
@@ -345,3 +345,15 @@ def test_what_is_to_last_is_flushed_and_what_is_not_is_not(
         else:
             host_files.write_atomic(str(tmp_path / "a"), b"x", **said)
         assert flushed == ["file", "folder"] * durable
+
+
+def test_a_disk_that_can_hold_no_more_files_is_told_from_one_without_room(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+
+    def write_three() -> None:
+        for name in ("a", "b", "c"):
+            files.write_atomic(disk, name, b"")
+
+    with small_disk(disk, "1m,nr_inodes=3"), pytest.raises(DiskError) as raised, files.disk_errors("write", disk / "x"):
+        write_three()
+    assert "no data is lost: delete files (it has no inode left" in str(raised.value.hint)

@@ -122,6 +122,25 @@ def test_a_full_disk_leaves_the_journal_as_it_was(path: Path) -> None:
     assert [e.kind for e in opened(path).entries()] == ["sync", "submit"]
 
 
+def test_a_line_that_was_not_done_does_not_come_back_though_the_disk_did_not_cut_it_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails refuses the next call, too."""
+    journal = opened(path)
+    journal.append("sync")
+
+    def fails(fd: int, *_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        for name in ("fsync", "ftruncate"):
+            broken.setattr(os, name, fails)
+        with pytest.raises(DiskError):
+            journal.append("submit")
+    journal.append("released")
+    assert [entry.kind for entry in opened(path).entries()] == ["sync", "released"]
+
+
 def test_a_line_that_need_not_wait_for_room_reaches_the_disk_with_the_next(path: Path) -> None:
     journal = opened(path)
     journal.append("begun")

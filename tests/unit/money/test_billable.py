@@ -130,6 +130,29 @@ def test_made_again_under_its_name_it_is_another() -> None:
     assert usd(words, again + DAY) == pytest.approx(10.0 / MONTH_S * 5 * DAY)
 
 
+def test_one_whose_making_nobody_knows_is_an_estimate_until_it_was_seen_twice() -> None:
+    words = [disk(MADE, created=None), disk(MADE + DAY, created=None)]
+    lines = standing_lines(words, MADE + DAY + 60, UTC)
+    assert [line.sure for line in lines if line.start < MADE + DAY] == ["estimated", "estimated"]
+    assert {line.sure for line in lines if line.start >= MADE + DAY} == {"known"}
+    assert lines[0].why == "its creation time is unknown: counted from when it was first seen"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_another"),
+    [
+        ({}, True),  # it is there again
+        ({"seen": MADE + 4 * DAY}, False),  # as it was before its end
+        ({"gone": MADE + 3.5 * DAY}, False),  # a better record of its end
+        ({"created": MADE + 5 * DAY + 1, "gone": MADE + 6 * DAY}, True),
+    ],
+)
+def test_what_is_seen_after_its_end_is_another(changes: dict[str, Any], is_another: bool) -> None:
+    ended = disk(MADE + 5 * DAY, gone=MADE + 4 * DAY)
+    later = disk(**{"seen": MADE + 6 * DAY, **changes})
+    assert len(histories([disk(MADE), ended, later])) == 1 + is_another
+
+
 def test_one_that_was_made_again_unseen_ended_before_that() -> None:
     again = MADE + 20 * DAY
     first, second = histories([disk(MADE + DAY), disk(again + 60, created=again)])

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from fcctl_remote import wire
 from orchestrator.base.clock import SystemClock, iso
-from orchestrator.base.errors import ConfigError, UsageError
-from orchestrator.machines.targets import GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
+from orchestrator.base.errors import BudgetError, CloudError, ConfigError, UsageError
+from orchestrator.machines.cloud import Machine
+from orchestrator.machines.targets import AcceptedPrices, GcpTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.caps import Budget
 from orchestrator.results.records import CostLine, CostRecord, StepRecord
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import estimate
-from orchestrator.runs.cost.estimate import CostPlan, Past, plan_of_steps
+from orchestrator.runs.cost.estimate import CostPlan, Past, plan_of_steps, with_own_price
 from orchestrator.runs.job.job import parse
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.views.tables.money import print_cost_plan
@@ -173,3 +176,76 @@ def test_other_kinds_of_targets() -> None:
     assert sandbox.emulated
     assert sandbox.choices[0].price.usd == 0.706832
     assert sandbox.as_json()["choices"][0]["price"]["date"] == "2026-08-20"
+
+
+# ----------------------------------------------------------------------------------- the machine that is there already
+NOW = NOVEMBER
+DEAR = Machine("my-project", "us-west1-c", "vm", "7", "TERMINATED", machine_type="g2-standard-96")
+
+
+def priced(
+    *, on: float | None = None, listed_: list[Machine] | None = None, accept: bool = False, planned: float | None = None
+) -> tuple[list[str], list[str], Budget]:
+    """What is asked and noted, and the budget. ``on``: this computer knows the machine, with that deadline; the cloud
+    has ``listed_``, or does not answer."""
+    asked: list[str] = []
+    notes: list[str] = []
+
+    def known(project: str, name: str) -> object:
+        return None if on is None else SimpleNamespace(hardware=DEAR.hardware, deadline=on)
+
+    def opened(target: object) -> object:
+        asked.append("cloud")
+        if listed_ is None:
+            raise CloudError("no answer")
+        return SimpleNamespace()
+
+    services: Any = SimpleNamespace(
+        book=SimpleNamespace(known=known), clouds=SimpleNamespace(open=opened),
+        observer=SimpleNamespace(note=notes.append), clock=SimpleNamespace(now=lambda: NOW),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "find_machines", lambda *_: listed_)
+        patch.setattr(estimate, "with_disk_types", lambda _, machine: machine)
+        budget = with_own_price(services, l4(), listed(), AcceptedPrices(own=accept, old=True), planned)
+    return asked, notes, budget
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"listed_": []},
+        {"listed_": [DEAR], "accept": True},
+        {"listed_": [DEAR], "planned": 99.0},
+        {"on": NOW, "listed_": [], "accept": True},  # the cloud's word is asked for
+        {"on": NOW, "listed_": [], "planned": 0.5},
+    ],
+)
+def test_a_machine_that_costs_more_than_its_target_is_used_if_that_is_accepted(there: dict[str, Any]) -> None:
+    asked, _, budget = priced(**there)
+    assert asked == ["cloud"]
+    assert [one.machine_type for one in budget.seen(l4())] == [one.machine_type for one in there["listed_"]]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"listed_": [DEAR]},
+        {"listed_": [DEAR], "planned": 0.5},
+        {"on": NOW - 1, "listed_": [DEAR]},  # it may be off by now
+        {"on": NOW, "listed_": []},  # it is on, as this computer knows
+        {"on": NOW - 1},  # the cloud does not answer: as it was seen last
+    ],
+)
+def test_else_it_is_refused_before_it_is_started(there: dict[str, Any]) -> None:
+    with pytest.raises(BudgetError, match=r"vm in us-west1-c costs more .* it is a g2-standard-96 \(on demand\)"):
+        priced(**there)
+
+
+def test_without_an_answer_of_the_cloud_a_price_is_accepted_for_nothing() -> None:
+    _, notes, budget = priced()
+    assert (len(budget.seen(l4())), notes[0]) == (
+        0, "the price of vm is computed as [targets.l4] describes it: no answer",
+    )  # fmt: skip
+    with pytest.raises(CloudError):
+        priced(accept=True)

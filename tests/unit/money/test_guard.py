@@ -13,11 +13,22 @@ from orchestrator.base.errors import BudgetError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
 from orchestrator.money import caps as guard
-from orchestrator.money.caps import FENCE_LATENESS_S, MINIMUM_BILLED_S, Cap, fenced_worst_case_usd, judge
+from orchestrator.money.caps import (
+    FENCE_LATENESS_S,
+    MINIMUM_BILLED_S,
+    Cap,
+    fence_within,
+    fenced_worst_case_usd,
+    judge,
+    last_change,
+    reserve_s,
+    stop_by,
+)
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost.budget_guard import refuse_useless
 from orchestrator.runs.job.saved_plan import SavedPlan
 
+T = 1_800_000_000.0
 usds = st.floats(0.01, 500)
 rates = st.floats(0.01, 40)
 
@@ -135,3 +146,46 @@ def test_since_when_it_costs() -> None:
 @pytest.mark.parametrize("usd", [0.001, 0.0197])
 def test_what_buys_no_start_buys_none(usd: float) -> None:
     assert guard.fence_within(usd, 0.72) <= max(0.0, usd / 0.72 * 3600 - FENCE_LATENESS_S - MINIMUM_BILLED_S)
+
+
+@pytest.mark.parametrize(
+    ("usd", "rate", "deadline", "until"),
+    [
+        (5.0, 0.0, None, None),  # nothing costs, and nothing ends it
+        (5.0, 0.0, T + 1000, T + 1000),
+        (0.72, 0.72, None, T + fence_within(0.72, 0.72)),
+        (0.72, 0.72, T + 1000, T + 1000),
+        (0.72, 0.72, T + 90_000, T + fence_within(0.72, 0.72)),
+    ],
+)
+def test_when_a_run_must_end_to_stay_within_its_dollars(
+    usd: float, rate: float, deadline: float | None, until: float | None
+) -> None:
+    found = stop_by(usd, rate, T, deadline)
+    assert found == (None if until is None else pytest.approx(until - reserve_s(until - T)))
+
+
+@pytest.mark.parametrize("usd", [0.5, 1.0, 20.0])
+@pytest.mark.parametrize(("part", "verdict"), [(0.79, "fine"), (0.8, "warn"), (0.99, "warn"), (1.0, "stop")])
+def test_of_a_cap_four_fifths_warn_and_all_stops(usd: float, part: float, verdict: str) -> None:
+    assert judge(Cap(name="x", usd=usd), part * usd, 0.72, strictly=False) == verdict
+
+
+@pytest.mark.parametrize(
+    ("lines", "last"),
+    [
+        ([], None),
+        (["acquire", "begun"], "acquire"),
+        (["acquire", "cloud start"], "cloud start"),
+        (["acquired", "cloud stop", "stepped"], "acquired"),
+        (["acquired", "stopped", "ended"], "stopped"),
+        (["acquired", "released", "collected"], "released"),
+        (["acquired", "unreleased", "complete"], "unreleased"),
+    ],
+)
+def test_which_line_says_whether_the_machine_is_on(lines: list[str], last: str | None) -> None:
+    entries = []
+    for number, (kind, _, action) in enumerate(text.partition(" ") for text in lines):
+        entries.append(JournalEntry(seq=number, time=T, kind=kind, data={"action": action} if action else {}))
+    found = last_change(entries)
+    assert (None if found is None else lines[found.seq]) == last

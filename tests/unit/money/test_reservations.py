@@ -18,7 +18,8 @@ from orchestrator.machines.targets import SandboxTarget
 from orchestrator.money import book as books
 from orchestrator.money.caps import Cap, fenced_worst_case_usd
 from orchestrator.money.ledger import IDLE, Line, RunUsage, UsageRecord
-from orchestrator.money.reservations import Reservation, Scope, is_off, remaining
+from orchestrator.money.reservations import Reservation, Reserved, Scope, is_off, remaining
+from orchestrator.money.totals import Spending
 from orchestrator.results.records import CostRecord, SourceRecord
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost import rebuild, spending
@@ -288,6 +289,29 @@ def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: W
         spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0)
     with pytest.raises(BudgetError, match="of the project's"):
         spending.check_caps(world.services, listed(per_month_usd=9, project_usd=3.5), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("usd", "also"),
+    [
+        ([], ""),
+        ([0.004], ""),
+        ([0.005], ", $0.005 reserved for r0"),
+        ([1, 1], ", $2.00 reserved for r0, r1"),
+        ([1, 0, 1], ", $2.00 reserved for r0, r2"),
+        ([1, 1, 1], ", $3.00 reserved for r0, r1 and 1 more"),
+        ([1, 1, 1, 1], ", $4.00 reserved for r0, r1 and 2 more"),
+    ],
+)
+def test_of_what_is_reserved_two_are_named_and_none_that_keeps_nothing(usd: list[float], also: str) -> None:
+    reserved = [Reserved(reservation(f"r{number}"), one) for number, one in enumerate(usd)]
+    balance = spending.CapBalance(Spending(1.0, 3.0, 3.0), reserved, listed(per_month_usd=9))
+    free = 9 - 3 - sum(usd)
+    assert balance.left() == [("month", free)]
+    balance.refuse(free)
+    with pytest.raises(BudgetError) as refused:
+        balance.refuse(free + 0.01)
+    assert refused.value.cause == f"$3.00 spent (fcctl cost ledger --by month){also}"
 
 
 def test_a_start_that_the_caps_refuse_is_reserved_and_begun_nowhere(world: World) -> None:

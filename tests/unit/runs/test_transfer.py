@@ -14,7 +14,7 @@ import pytest
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault
 from orchestrator.results.store.intake import FolderIntake, Limits
-from orchestrator.runs.transfer import amount, collect, delete_old_runs, follow
+from orchestrator.runs.transfer import KEPT_ON_HOST, LOW_BYTES, amount, collect, delete_old_runs, follow, make_room
 
 
 class Host:
@@ -153,17 +153,57 @@ def test_what_was_told_is_not_asked_for_again() -> None:
     assert all(r.wait_s >= 1 for r in host.asked)
 
 
-def test_old_runs_that_are_whole_here_are_deleted_there() -> None:
+def host_with(*runs: tuple[str, str], free: int = LOW_BYTES) -> tuple[Any, Any, list[str], list[str]]:
+    """A connection to a host with these runs and their status, the services, what is deleted there, what is noted."""
     deleted: list[str] = []
-    ended = [wire.RunSummary(f"r{n}", "j", "passed", 0.0) for n in range(6)]
+    notes: list[str] = []
+    ended = [wire.RunSummary(run_id, "j", status, 0.0) for run_id, status in runs]  # type: ignore[arg-type]
     session = SimpleNamespace(
-        status=lambda _: [*ended, wire.RunSummary("r9", "j", "running", 0.0)], forget=deleted.append
-    )
-    link: Any = SimpleNamespace(session=lambda: session)
+        status=lambda _: ended, forget=deleted.append, hello=SimpleNamespace(free_bytes=free)
+    )  # fmt: skip
+    target = SimpleNamespace(name="l4")
+    link = SimpleNamespace(session=lambda: session, call=lambda ask: ask(session), target=target)
     partly = {"r1": [wire.Omitted("core", "too_large")]}
     store = SimpleNamespace(
         is_complete=lambda run_id: run_id != "r2", get=lambda run_id: SimpleNamespace(omitted=partly.get(run_id, []))
     )
-    services: Any = SimpleNamespace(store=store)
+    return link, SimpleNamespace(store=store, observer=SimpleNamespace(note=notes.append)), deleted, notes
+
+
+def test_old_runs_that_are_whole_here_are_deleted_there() -> None:
+    ended = [(f"r{n}", "passed") for n in range(6)]
+    link, services, deleted, _ = host_with(*ended, ("r9", "running"))
     assert delete_old_runs(services, link, 2) == 2
     assert deleted == ["r3", "r0"]
+
+
+def test_the_newest_ten_stay_on_a_host_with_room() -> None:
+    link, services, deleted, _ = host_with(*((f"r{n:02}", "failed") for n in range(KEPT_ON_HOST + 1)))
+    assert (delete_old_runs(services, link), deleted, KEPT_ON_HOST) == (1, ["r00"], 10)
+
+
+@pytest.mark.parametrize(
+    ("free", "runs", "deleted", "noted"),
+    [
+        (LOW_BYTES, ["r0", "r3"], [], []),
+        (LOW_BYTES - 1, ["r0", "r3"], ["r3", "r0"], ["the disk of l4 is nearly full: fcctl deleted 2 old runs there"]),
+        (LOW_BYTES - 1, ["r1", "r2"], [], []),  # one is not whole here, one not here
+    ],
+)
+def test_on_a_host_whose_disk_is_nearly_full_no_old_run_stays(
+    free: int, runs: list[str], deleted: list[str], noted: list[str]
+) -> None:
+    link, services, gone, notes = host_with(*((run_id, "passed") for run_id in runs), free=free)
+    make_room(services, link)
+    assert (gone, notes) == (deleted, noted)
+
+
+def test_what_cannot_be_deleted_there_is_only_noted() -> None:
+    link, services, _, notes = host_with()
+
+    def broken(_: object) -> None:
+        raise HostFault("it is busy", fault="bad_reply")
+
+    link.session().status = broken
+    assert delete_old_runs(services, link) == 0
+    assert notes == ["could not delete old runs on l4: it is busy"]

@@ -192,3 +192,43 @@ def test_however_the_computer_sleeps_each_time_is_dealt_with_once(
     assert set(due) <= set(expected)
     if len(expected) <= 100:
         assert due == expected, "a time that was due has no record"
+
+
+@pytest.mark.parametrize(
+    ("late_s", "catch_up", "running", "outcome", "reason"),
+    [
+        (0, 60, False, "started", None),
+        (89, 60, False, "started", None),
+        (90, 60, False, "started", "2 minutes late"),
+        (3600, 60, False, "started", "60 minutes late"),
+        (3601, 60, False, "missed", "noticed 60 minutes late: this computer slept or was off"),
+        (90, 0, False, "started", "2 minutes late"),  # a tick may be a minute late
+        (91, 0, False, "missed", "noticed 2 minutes late: this computer slept or was off"),
+        (3600, 60, True, "overlap", "the previous firing is still active"),
+        (3601, 60, True, "missed", "noticed 60 minutes late: this computer slept or was off"),
+    ],
+)
+def test_how_late_one_may_be(late_s: float, catch_up: float, running: bool, outcome: str, reason: str | None) -> None:
+    plan = hourly(cron="0 12 * * *", catch_up_minutes=catch_up)
+    past = FiringHistory((START - timedelta(hours=1)).timestamp(), None)
+    (found,) = decide(plan, past, START + timedelta(seconds=late_s), running=running)
+    assert (found.outcome, found.reason, found.due) == (outcome, reason, START.timestamp())
+    assert found.at == START.timestamp() + late_s
+
+
+@pytest.mark.parametrize(("back_s", "outcomes_"), [(86400, []), (86401, ["watching"])])
+def test_a_clock_that_is_set_back_by_more_than_a_day_is_the_new_time(back_s: float, outcomes_: list[str]) -> None:
+    past = FiringHistory(START.timestamp(), None)
+    assert [o for o, _ in outcomes(hourly(), past, START - timedelta(seconds=back_s))] == outcomes_
+
+
+def test_of_two_that_nobody_ended_the_later_is_unfinished() -> None:
+    def line(outcome: str, hour: int) -> Firing:
+        due = START.timestamp() + hour * 3600
+        return Firing(outcome=outcome, due=due, at=due, key=hourly().key)  # type: ignore[arg-type]
+
+    record = [line("started", 0), line("started", 1), line("started", 2), line("finished", 2), line("missed", 3)]
+    assert read_past(hourly(), record) == FiringHistory(record[-1].due, record[1])
+    record += [line("interrupted", 1), line("finished", 0)]
+    assert read_past(hourly(), record) == FiringHistory(START.timestamp() + 3 * 3600, None)
+    assert read_past(hourly(), []) == FiringHistory(None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -247,3 +248,33 @@ def test_standings(records: FiringRecords, spending: SpendingBook) -> None:
     assert often.last is not None
     assert (often.last.run_id, often.spent_this_month_usd, often.running) == ("r", 2.0, True)
     assert (off.name, off.next, off.last, off.spent_this_month_usd, off.running) == ("off", [], None, 0.0, False)
+
+
+def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRecords) -> None:
+    def refused(number: int, reason: str = "no money", **values: Any) -> Firing:
+        return line("refused", NOON + number, NOON + number, reason=reason, **values)
+
+    for number in range(3):
+        records.append("often", (refused(number),))
+    assert records.read("often") == [refused(2, count=3)]
+    records.append("often", (refused(3, "no stock"),))
+    records.append("often", (refused(4, "no stock", key="0 3 * * * UTC"),))
+    records.append("often", (line("missed", NOON + 5), refused(5, "no stock")))
+    assert [(f.outcome, f.count) for f in records.read("often")] == [
+        ("refused", 3), ("refused", 1), ("refused", 1), ("missed", 1), ("refused", 1),
+    ]  # fmt: skip
+    records.append("often", (refused(6, "no stock"),))
+    assert [(f.due - NOON, f.count) for f in records.read("often")][-2:] == [(5, 1), (6, 2)]
+
+
+def test_of_a_long_record_only_the_end_is_read_unless_all_is_asked_for(
+    records: FiringRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firings = [line("missed", NOON + number) for number in range(9)]
+    records.append("often", tuple(firings))
+    assert records.read("often") == firings
+    size = len(f"{json.dumps(firings[0].model_dump(exclude_none=True))}\n")
+    monkeypatch.setattr("orchestrator.schedules.fire._NEWEST_BYTES", 3 * size + 5)
+    assert records.read("often") == firings[-3:], "what is left of the one before is no line"
+    assert records.read("often", whole=True) == firings
+    assert records.read("never") == []

@@ -107,6 +107,7 @@ def test_local_can_be_something_else() -> None:
         ('[project]\njobs = "a"\nresults = "x\\u0000y"\n', "fcctl.toml:3", "a null character is not allowed", ""),
         ('[project]\nname = "x\\\\u0000"\n', "fcctl.toml:2", "invalid value", ""),
         ('[project]\nresults = "~nobody-has-this-name/x"\n', "fcctl.toml:2", "no user has that name", ""),
+        ('[targets.a]\nkind = "ssh"\nhost = "x"\nidentity_file = "~nobody-has/x"', "fcctl.toml:4", "has that name", ""),
         ("\n[budget]\nper_run_usd = " + "9" * 5000, "fcctl.toml:3", "a number is too long", ""),
         ("[budget]\nper_run_usd = nan\n", "fcctl.toml:2", "finite number", ""),
         ("[budget]\nper_run_usd = inf\n", "fcctl.toml:2", "finite number", ""),

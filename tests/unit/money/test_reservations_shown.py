@@ -1,0 +1,116 @@
+"""What is reserved, as a user reads it: what it costs, what ends it; and what a stop of its machine releases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.money.ledger import NEAR_S, UsageRecord
+from orchestrator.money.reservations import Reserved
+from orchestrator.runs.cost.owners import described, release_kept, reservation
+from orchestrator.runs.cost.spending import set_aside_wake
+from tests.support.money_world import L4, World
+from tests.support.stores import NOVEMBER
+
+STARTED, DEADLINE = NOVEMBER, NOVEMBER + 7200.0
+MACHINE = {"zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": DEADLINE, "turned_on": True}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "ws")
+
+
+def seen(**changes: Any) -> UsageRecord:
+    return UsageRecord.model_validate({
+        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
+        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("owner", "started", "age_s", "looked_s", "stopped", "stays"),
+    [
+        ("kept", STARTED, 100.0, None, True, False),
+        ("kept", STARTED, 100.0, 100.0, True, True),  # reserved when it was looked at, or since then
+        ("kept", STARTED, 100.0, 99.0, True, False),
+        ("up", STARTED, 100.0, 100.0, False, True),
+        ("up", STARTED, 100.0, 99.0, False, False),
+        ("up", None, 100.0, 100.0, True, True),
+        ("up", None, 100.0, 99.0, True, False),
+        ("up", None, 100.0, 99.0, False, True),  # it may be about to start
+        ("up", None, NEAR_S, 99.0, False, True),
+        ("up", None, NEAR_S + 1, 99.0, False, False),
+        ("kept", None, 100.0, 99.0, False, False),
+        ("session", None, 100.0, None, True, True),  # its own record releases it
+    ],
+)
+def test_what_may_be_for_a_later_start_stays_reserved(
+    world: World, owner: str, started: float | None, age_s: float, looked_s: float | None, stopped: bool, stays: bool
+) -> None:
+    """It was reserved ``age_s`` ago; the machine was looked at ``looked_s`` ago or, None, never."""
+    one = reservation(world.services, owner, "x", L4, 1.0)  # type: ignore[arg-type]
+    with world.book.changing() as change:
+        change.reserve(one.model_copy(update={"at": world.now - age_s, "started": started}))
+    looked = {} if looked_s is None else {"looked": world.now - looked_s}
+    release_kept(world.services, machine=("my-project", "vm"), stopped=stopped, **looked)
+    assert (list(world.in_the_book()) == ["x"]) == stays
+
+
+# ------------------------------------------------------------------------------------------------ what a user reads
+@pytest.mark.parametrize(
+    ("records", "so_far", "rate", "ends", "command", "until"),
+    [
+        ([], None, 0.0, "its machine was never seen on", "fcctl hosts audit", None),
+        (["vm-2"], None, 0.0, "its machine was never seen on", "fcctl hosts audit", None),
+        ([{}], 0.36, 0.72, "on without a time limit", "fcctl hosts down l4", None),
+        ([{"usd_per_hour": None}], None, 0.0, "on without a time limit", "fcctl hosts down l4", None),
+        ([{"fence": DEADLINE}], 0.36, 0.72, "on until ", "fcctl hosts down l4", DEADLINE),
+        ([{"started": STARTED + 900}], 0.18, 0.72, "on without a time limit", "fcctl hosts down l4", None),
+    ],
+)
+def test_a_machine_that_a_person_turned_on_is_shown_with_what_it_costs_and_what_ends_it(
+    world: World, records: list[Any], so_far: float | None, rate: float, ends: str, command: str, until: float | None
+) -> None:
+    power = [seen(**({"name": one} if isinstance(one, str) else one)) for one in records]
+    up = reservation(world.services, "up", "up-1", L4, 1.0)
+    world.now = STARTED + 1800
+    found = described(world.services, Reserved(up, 1.0), power)
+    assert found.so_far_usd == (None if so_far is None else pytest.approx(so_far))
+    assert (found.usd_per_hour, found.command, found.until) == (rate, command, until)
+    assert found.ends.startswith(ends)
+
+
+def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_each_has_cost(
+    world: World, tmp_path: Path
+) -> None:
+    world.now = STARTED
+    run = world.begun(0.72, L4)
+    run.log("acquire")
+    run.log("cloud", action="start")
+    run.log("acquired", **MACHINE)
+    world.now += 1000
+    found = described(world.services, Reserved(world.in_the_book()[run.run_id], 1.0), [])
+    assert (found.so_far_usd, found.usd_per_hour) == (pytest.approx(0.2), 0.72)
+    assert (found.ends, found.command, found.until) == (f"run {run.run_id}", f"fcctl attach {run.run_id}", DEADLINE)
+    run.log("submit")
+    run.log("submitted")
+    run.log("stopped", at=world.now)
+    world.now += 1000
+    found = described(world.services, Reserved(world.in_the_book()[run.run_id], 1.0), [])
+    assert (found.so_far_usd, found.usd_per_hour) == (pytest.approx(0.2), 0.0)
+    assert found.text == f"run {run.run_id}: its machine is off (fcctl pull-results --wake {run.run_id})"
+    name = set_aside_wake(world.services, run.saved, 0.5)
+    wake = world.in_the_book()[name]
+    run.log("acquire")
+    run.log("acquired", **{**MACHINE, "started": world.now})
+    world.now += 500
+    found = described(world.services, Reserved(wake, 0.5), [])
+    assert (found.so_far_usd, found.usd_per_hour) == (pytest.approx(0.1), 0.72)
+    assert found.ends == f"fetching the results of {run.run_id}"
+    abroad = described(
+        World(tmp_path / "theirs", tmp_path / "ws" / "state", "theirs").services, Reserved(wake, 0.5), []
+    )
+    assert abroad.command == f"fcctl -C {world.folder} attach {run.run_id}"
