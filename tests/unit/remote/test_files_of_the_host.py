@@ -120,3 +120,11 @@ def test_only_a_file_has_a_size(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"123")
     (tmp_path / "link").symlink_to("file")
     assert [files.size_of(str(tmp_path / name)) for name in ("file", "link", ".", "none", "file/x")] == [3, 0, 0, 0, 0]
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
+    files.write_atomic(str(tmp_path / "a"), b"0123456789")
+    files.append_line(str(tmp_path / "a"), b"abcd")
+    assert (tmp_path / "a").read_bytes() == b"0123456789abcd\n"

@@ -199,6 +199,14 @@ def test_one_launch_a_side_assumes_how_far_launches_differ() -> None:
     assert wide.low < 1 < narrow.low
 
 
+def test_launches_count_and_groups_within_one_are_its_blocks() -> None:
+    for count in (1, 2, 3):
+        found = compared([launch(10)] * count, [launch(10.5)] * count, spread=Spread(SPREAD.share, "stated"))
+        assert math.log(found.high / found.low) == pytest.approx(2 * 1.96 * SPREAD.share * (2 / count) ** 0.5, rel=0.1)
+    old, new = (Launch(launch(p50).samples, groups=2) for p50 in (10, 12))
+    assert compared([old], [new]).rank_p == pytest.approx(1 / 3), "two against two"
+
+
 def test_samples_however_many_are_no_launches() -> None:
     """A hundred times the samples does not make two single launches any surer than the assumption."""
     few = compared([launch(10, 100)], [launch(10.2, 100, seed=1)], spread=Spread(0.01))
@@ -266,6 +274,7 @@ def test_too_little_is_said_to_be_too_little() -> None:
     bare = Launch(stats={"p50": 10.0, "n": 5})
     assert compared([bare], [launch(12)]).lacks.startswith("no raw samples")
     assert compared([launch(10, 9)], [launch(12)]).lacks.startswith("9 samples")
+    assert (compared([launch(10, 10)], [launch(12)]).lacks, compared([bare], [launch(12)]).basis) == ("", "none")
     assert compared([bare] * 4, [Launch(stats={"p50": p}) for p in (12.0, 12.1, 12.2, 12.1)]).basis == "launches"
     assert effect([launch(10, 100)], [launch(10, 100)], metric="p99") is not None
     assert effect([launch(10, 99)], [launch(10, 100)], metric="p99") is None, "no sample lies beyond the p99 of 99"
