@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.connect.reconnect import Connector, ReconnectingHost
     from orchestrator.machines.connect.ssh.fabric_connection import Connection
     from orchestrator.machines.connect.ssh.terminal import PinnedMachine
-    from orchestrator.machines.host_api import Bundles, Clouds
+    from orchestrator.machines.interfaces import Bundles, Clouds
     from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
     from orchestrator.money.book import SpendingBook
     from orchestrator.money.prices.machine import MachinePrice

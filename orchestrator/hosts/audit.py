@@ -19,7 +19,7 @@ from orchestrator.hosts.claims import (
 )
 from orchestrator.hosts.recover import recover
 from orchestrator.machines.cloud import MANAGED_LABEL, BillableResource, Machine, Operation
-from orchestrator.machines.host_api import Cloud
+from orchestrator.machines.interfaces import Cloud
 from orchestrator.machines.power_history import NEAR_START_S, PowerInterval, times_on
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.provision.release import ReleaseRequest, release

@@ -16,7 +16,7 @@ from orchestrator.hosts.audit import audit, log_change
 from orchestrator.hosts.claims import projects_of
 from orchestrator.hosts.prepare import Preparation
 from orchestrator.machines.cloud import BillableResource
-from orchestrator.machines.host_api import Cloud
+from orchestrator.machines.interfaces import Cloud
 from orchestrator.machines.provision.ready import STOP_LIMIT_S, Changes
 from orchestrator.machines.targets import Target
 from orchestrator.money.billable import Orphan, made_by_rebuild

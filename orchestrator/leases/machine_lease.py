@@ -16,7 +16,7 @@ from orchestrator.base.errors import ConfigError, ConflictError, FcctlError, Hos
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.machines.cloud import Endpoint, Machine, Power
 from orchestrator.machines.connect.reconnect import Hurry, ReconnectingHost
-from orchestrator.machines.host_api import HourlyPrice, MachineParts
+from orchestrator.machines.interfaces import HourlyPrice, MachineParts
 from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.acquire import Acquired, acquire
 from orchestrator.machines.provision.actions import MachineRequest, Purpose, too_dear

@@ -34,7 +34,7 @@ from orchestrator.base.clock import Clock, epoch
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.base.models import KEPT
 from orchestrator.leases.session_files import SessionFiles
-from orchestrator.machines.host_api import Clouds
+from orchestrator.machines.interfaces import Clouds
 from orchestrator.machines.targets import CloudTarget, SandboxTarget, Target
 from orchestrator.money.caps import MINIMUM_BILLED_S, fence_within, fenced_worst_case_usd
 from orchestrator.money.ledger import IDLE, SLIGHT_S, Line

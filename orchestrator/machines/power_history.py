@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.base.errors import MachineStopped
 from orchestrator.machines.cloud import Machine, Operation, Power
-from orchestrator.machines.host_api import MachineCache
+from orchestrator.machines.interfaces import MachineCache
 from orchestrator.machines.provision.ready import is_fcctls
 
 _STARTS = frozenset({"insert", "bulkInsert", "start", "startWithEncryptionKey", "resume", "automaticRestart"})

@@ -10,7 +10,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, HostFault, HostUnusable
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.host_api import Login
+from orchestrator.machines.interfaces import Login
 from orchestrator.machines.targets import CloudTarget
 
 #: Added to the worst case of the run, for sending the source and fetching the results.

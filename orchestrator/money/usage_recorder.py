@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConfigError, ConflictError, DiskError, FcctlError
 from orchestrator.machines.cloud import BillableResource, Machine, Operation, Power
-from orchestrator.machines.host_api import Cloud
+from orchestrator.machines.interfaces import Cloud
 from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import SANDBOX_PROJECT, CloudTarget

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from orchestrator.base.clock import Clock
     from orchestrator.base.installation import Finding
     from orchestrator.machines.cloud import BillableResource, Machine, Operation
-    from orchestrator.machines.host_api import Cloud, Clouds, Login, MachineCache
+    from orchestrator.machines.interfaces import Cloud, Clouds, Login, MachineCache
     from orchestrator.money.prices.table import PriceTable
     from orchestrator.money.usage_recorder import UsageRecorder
 
 
 class ProviderClient(Protocol):
-    """The clouds of one provider: see :class:`~orchestrator.machines.host_api.Clouds`."""
+    """The clouds of one provider: see :class:`~orchestrator.machines.interfaces.Clouds`."""
 
     def open(self, target: CloudTarget) -> Cloud: ...
 
@@ -97,7 +97,7 @@ class ProviderClouds:
 
 
 class RecordingClouds:
-    """Any :class:`~orchestrator.machines.host_api.Clouds` that records usage. Both are made on first use."""
+    """Any :class:`~orchestrator.machines.interfaces.Clouds` that records usage. Both are made on first use."""
 
     def __init__(self, clouds: Callable[[], Clouds], recorder: Callable[[], UsageRecorder]) -> None:
         self._clouds, self._recorder = cache(clouds), cache(recorder)

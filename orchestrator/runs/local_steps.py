@@ -16,7 +16,7 @@ from orchestrator.base.errors import HostFault, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.framing import in_range
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.host_api import HostSession
+from orchestrator.machines.interfaces import HostSession
 from orchestrator.machines.targets import LocalTarget
 from orchestrator.results.records import RunRecord, RunStatus
 from orchestrator.runs.job.plan import cuda_arch, dotted

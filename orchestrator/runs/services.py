@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.leases.session_files import SessionFiles
-from orchestrator.machines.host_api import Bundles, MachineParts
+from orchestrator.machines.interfaces import Bundles, MachineParts
 from orchestrator.money.caps import Budget
 from orchestrator.results.records import RunRecord
 from orchestrator.runs.machine.left_on import MachinesLeftOn

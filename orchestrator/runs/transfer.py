@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import HostError, HostFault, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.host_api import Bundle, Bundles, HostSession, Transfer
+from orchestrator.machines.interfaces import Bundle, Bundles, HostSession, Transfer
 from orchestrator.runs.services import Services
 from orchestrator.runs.source import Source
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fcctl_remote.base.bundles import CONTENTS
 from orchestrator.base.errors import ConfigError, FcctlError, NotFoundError
 from orchestrator.base.files import user_folder, write_atomic
-from orchestrator.machines.host_api import Bundle
+from orchestrator.machines.interfaces import Bundle
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -44,7 +44,7 @@ KEPT = 4
 
 
 class TuneBundles:
-    """See :class:`orchestrator.machines.host_api.Bundles`."""
+    """See :class:`orchestrator.machines.interfaces.Bundles`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder

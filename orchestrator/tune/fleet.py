@@ -18,7 +18,7 @@ from fcctl_remote import wire
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.host_api import Tunnels
+from orchestrator.machines.interfaces import Tunnels
 from orchestrator.machines.targets import StartOptions, Target
 from orchestrator.money.caps import Budget
 from orchestrator.runs.job.prepare import Prepared, RunRequest, prepare

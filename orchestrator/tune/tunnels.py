@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from orchestrator.base.errors import FcctlError, HostFault, HostUnusable, LinkLost
 from orchestrator.machines.connect.reconnect import BACKOFF_S
-from orchestrator.machines.host_api import Stream, TunnelConnection, Tunnels
+from orchestrator.machines.interfaces import Stream, TunnelConnection, Tunnels
 from orchestrator.machines.targets import Target
 from orchestrator.tune import fleet_rules as rules
 from orchestrator.tune.fleet_rules import Scheduler

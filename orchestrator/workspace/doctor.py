@@ -15,7 +15,7 @@ from orchestrator.base.errors import FcctlError, plural
 from orchestrator.base.installation import Finding, Status, install_command, sshd_program
 from orchestrator.machines.connect.reconnect import mended
 from orchestrator.machines.connect.ssh.config import host_key
-from orchestrator.machines.host_api import HostConnector
+from orchestrator.machines.interfaces import HostConnector
 from orchestrator.machines.targets import LocalTarget, SandboxTarget, SshTarget, Target
 
 _LOW_DISK_BYTES = 2 * 1024**3

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from orchestrator.base.clock import Clock
 from orchestrator.machines.cloud import Endpoint, Machine, MachineSpec, Operation
-from orchestrator.machines.host_api import Login
+from orchestrator.machines.interfaces import Login
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.simulation.cloud import PROJECT, SimulatedCloud
@@ -33,7 +33,7 @@ def _effect(name: str) -> Any:
 
 
 class CloudPort:
-    """:class:`orchestrator.machines.host_api.Cloud` for one controller."""
+    """:class:`orchestrator.machines.interfaces.Cloud` for one controller."""
 
     def __init__(self, truth: SimulatedCloud, actor: Actor) -> None:
         self._truth = truth
@@ -108,7 +108,7 @@ class CloudPort:
 
 
 class CloudsPort:
-    """:class:`orchestrator.machines.host_api.Clouds`."""
+    """:class:`orchestrator.machines.interfaces.Clouds`."""
 
     def __init__(self, truth: SimulatedCloud, actor: Actor, identity: Login) -> None:
         self._truth, self._actor, self._identity = truth, actor, identity

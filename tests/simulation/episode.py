@@ -19,7 +19,7 @@ from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.base.observer import NoteKeeper
 from orchestrator.hosts import recover
 from orchestrator.machines.cloud import Endpoint
-from orchestrator.machines.host_api import Login
+from orchestrator.machines.interfaces import Login
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import Budget
 from orchestrator.money.ledger import UsageRecord

@@ -20,7 +20,7 @@ from unittest import mock
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.observer import Observer
 from orchestrator.hosts.recover import recover
-from orchestrator.machines.host_api import Bundle, Login
+from orchestrator.machines.interfaces import Bundle, Login
 from orchestrator.machines.targets import GcpTarget, SshTarget, StartOptions, Target
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.reservations import Scope

@@ -10,7 +10,7 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
-from orchestrator.machines.host_api import Stream, TunnelConnection
+from orchestrator.machines.interfaces import Stream, TunnelConnection
 from orchestrator.machines.targets import GcpTarget, Target
 from orchestrator.tune.fleet_rules import JOIN_FILE, MEMBER, SCHEDULER_FILE
 from tests.simulation.cloud import Instance, SimulatedCloud
@@ -216,7 +216,7 @@ class Hosts:
 
 
 class FleetSession(Session):
-    """:class:`orchestrator.machines.host_api.HostSession`, of a machine that queues runs and has searches."""
+    """:class:`orchestrator.machines.interfaces.HostSession`, of a machine that queues runs and has searches."""
 
     _guest: Machine
 
@@ -264,7 +264,7 @@ class Pipe:
 
 
 class Way:
-    """:class:`orchestrator.machines.host_api.TunnelConnection`."""
+    """:class:`orchestrator.machines.interfaces.TunnelConnection`."""
 
     def __init__(self, actor: Actor, machine: Machine) -> None:
         self._actor, self._machine, self._boot = actor, machine, machine.instance.boots

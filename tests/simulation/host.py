@@ -12,7 +12,7 @@ from typing import Any
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, LinkLost
-from orchestrator.machines.host_api import Sent, Transfer, unheard
+from orchestrator.machines.interfaces import Sent, Transfer, unheard
 from orchestrator.machines.targets import Target
 from tests.simulation.accounts import same_window
 from tests.simulation.cloud import Instance, SimulatedCloud
@@ -201,7 +201,7 @@ class Guest:
 
 
 class Hosts:
-    """:class:`orchestrator.machines.host_api.HostConnector` for one controller."""
+    """:class:`orchestrator.machines.interfaces.HostConnector` for one controller."""
 
     def __init__(self, actor: Actor, cloud: SimulatedCloud, guests: dict[str, Guest], book: Any) -> None:
         self._actor, self._cloud, self._guests, self._book = actor, cloud, guests, book
@@ -227,7 +227,7 @@ class Hosts:
 
 
 class Session:
-    """:class:`orchestrator.machines.host_api.HostSession`."""
+    """:class:`orchestrator.machines.interfaces.HostSession`."""
 
     def __init__(self, actor: Actor, guest: Guest, boot: int) -> None:
         self._actor, self._guest, self._world, self._boot = actor, guest, guest.world, boot

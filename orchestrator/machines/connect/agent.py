@@ -16,7 +16,7 @@ from orchestrator.base.errors import FcctlError, LinkLost
 from orchestrator.machines.connect import framing
 from orchestrator.machines.connect.framing import Batch, EndOfOutput, FrameStream, batches, inline, nonsense
 from orchestrator.machines.connect.transport import Process, Transport
-from orchestrator.machines.host_api import Sent, Transfer, unheard
+from orchestrator.machines.interfaces import Sent, Transfer, unheard
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class _Pending:
 
 
 class AgentSession:
-    """A :class:`~orchestrator.machines.host_api.HostSession`. For one thread at a time."""
+    """A :class:`~orchestrator.machines.interfaces.HostSession`. For one thread at a time."""
 
     def __init__(self, transport: Transport, process: Process, runner_sha256: str, timeout_s: float) -> None:
         self._transport = transport

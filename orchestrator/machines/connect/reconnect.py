@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.connect.bootstrap import RunnerArchive
     from orchestrator.machines.connect.ssh.ssh import SshTransport
     from orchestrator.machines.connect.transport import Transport
-    from orchestrator.machines.host_api import HostConnector, HostSession, MachineCache
+    from orchestrator.machines.interfaces import HostConnector, HostSession, MachineCache
 
 R = TypeVar("R")
 
@@ -211,12 +211,12 @@ def mended(hello: wire.Hello) -> str:
     return f"files of the host program were damaged on the machine's disk ({files}); fcctl installed it again"
 
 
-#: What :meth:`orchestrator.machines.host_api.Clouds.resolve` does.
+#: What :meth:`orchestrator.machines.interfaces.Clouds.resolve` does.
 Resolve = Callable[[CloudTarget | SandboxTarget], CloudTarget]
 
 
 class Connector:
-    """The :class:`~orchestrator.machines.host_api.HostConnector` for machines that are on.
+    """The :class:`~orchestrator.machines.interfaces.HostConnector` for machines that are on.
 
     Args:
         book, resolve: the machine cache, and which machine a target means; without them no cloud machine is reachable.

@@ -1,4 +1,4 @@
-"""The :class:`~orchestrator.machines.host_api.Tunnels` of real machines: ports on a machine's loopback, and files
+"""The :class:`~orchestrator.machines.interfaces.Tunnels` of real machines: ports on a machine's loopback, and files
 through which a fleet's runs find them."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.machines.connect.bootstrap import shell_path
 from orchestrator.machines.connect.ssh.paramiko_lean import paramiko
 from orchestrator.machines.connect.ssh.ssh import broken_link_is_an_os_error
 from orchestrator.machines.connect.transport import printable, run_to_end
-from orchestrator.machines.host_api import Stream, TunnelConnection
+from orchestrator.machines.interfaces import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
 
 if TYPE_CHECKING:

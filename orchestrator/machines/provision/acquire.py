@@ -28,7 +28,7 @@ from orchestrator.machines.cloud import (
     Power,
     Remedy,
 )
-from orchestrator.machines.host_api import HourlyPrice, MachineParts
+from orchestrator.machines.interfaces import HourlyPrice, MachineParts
 from orchestrator.machines.provision import actions
 from orchestrator.machines.provision.actions import (
     POLL_S,

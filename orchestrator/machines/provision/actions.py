@@ -9,7 +9,7 @@ from typing import Literal
 
 from orchestrator.base.run_id import slug
 from orchestrator.machines.cloud import RUN_LABEL, WORKSPACE_LABEL, Hardware, Machine, Power, Problem, Refusal
-from orchestrator.machines.host_api import HourlyPrice
+from orchestrator.machines.interfaces import HourlyPrice
 from orchestrator.machines.targets import CloudTarget, Provisioning
 
 ActionName = Literal["fence", "start", "stop", "create", "delete", "snapshot"]

@@ -24,7 +24,7 @@ from orchestrator.base.errors import (
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.cloud import MANAGED_LABEL, Endpoint, Machine, Operation, Power, Remedy
 from orchestrator.machines.connect.reconnect import ReconnectingHost
-from orchestrator.machines.host_api import Cloud, MachineParts
+from orchestrator.machines.interfaces import Cloud, MachineParts
 from orchestrator.machines.provision.actions import Action
 from orchestrator.machines.provision.endpoint import (
     EMULATOR_PORT_ITEM,

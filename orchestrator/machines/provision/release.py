@@ -12,7 +12,7 @@ from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostError
 from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, STALE_S, Machine, Operation, Power, Remedy, shows
-from orchestrator.machines.host_api import Cloud, MachineParts
+from orchestrator.machines.interfaces import Cloud, MachineParts
 from orchestrator.machines.power_history import ends, last_of, off_at, times_on
 from orchestrator.machines.provision.ready import STOP_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.targets import CloudTarget

@@ -19,7 +19,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import AuthError, ConfigError
 from orchestrator.base.files import make_folders, user_folder
 from orchestrator.base.sanitize import objects, table
-from orchestrator.machines.host_api import Cloud, Login
+from orchestrator.machines.interfaces import Cloud, Login
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import CloudTarget
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import Finding, Status, to_repair
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Power, Quota, region_of
-from orchestrator.machines.host_api import Cloud, Clouds, MachineCache
+from orchestrator.machines.interfaces import Cloud, Clouds, MachineCache
 from orchestrator.machines.provision.endpoint import GUEST_ATTRIBUTES_ITEM, on_loopback
 from orchestrator.machines.targets import CloudTarget, GcpTarget
 from orchestrator.providers.gcp import refusals

@@ -13,7 +13,7 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import newest
 from orchestrator.leases.session_rules import ended, known, machine_of, underway
 from orchestrator.machines.cloud import Machine
-from orchestrator.machines.host_api import Cloud
+from orchestrator.machines.interfaces import Cloud
 from orchestrator.machines.power_history import is_a_start
 from orchestrator.machines.targets import CloudTarget
 from orchestrator.money import ledger as books

@@ -58,8 +58,8 @@ BEFORE_LOGIN = """
 #: From then to the end of a run that passed, whose one changed file went with a call.
 LATER = """
     base.git base.journal base.json_text base.yaml_lines hosts.recover leases.session_files
-    machines.connect.agent machines.connect.bootstrap machines.connect.framing
-    machines.host_api machines.shutdown_timer money.prices.rates providers.registry results.records results.store.active
+    machines.connect.agent machines.connect.bootstrap machines.connect.framing machines.interfaces
+    machines.shutdown_timer money.prices.rates providers.registry results.records results.store.active
     results.store.index results.store.intake results.store.names results.store.rows results.store.store results.timings
     runs.actions runs.job.files runs.job.gate_fields runs.job.job runs.job.plan runs.job.prepare runs.job.saved_plan
     runs.lifecycle runs.local_steps runs.machine.left_on runs.record runs.reopen runs.run runs.services

@@ -17,7 +17,7 @@ from orchestrator.app import SystemClock
 from orchestrator.base.errors import HostFault, NotFoundError
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import Connector, ReconnectingHost
-from orchestrator.machines.host_api import Bundle
+from orchestrator.machines.interfaces import Bundle
 from orchestrator.runs import transfer
 from tests.support.link import LinkProxy
 from tests.support.sshd import LoopbackSshd

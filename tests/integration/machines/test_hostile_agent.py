@@ -18,7 +18,7 @@ from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, L
 from orchestrator.base.observer import NoteKeeper
 from orchestrator.machines.connect import agent
 from orchestrator.machines.connect.reconnect import Connector, Hurry, ReconnectingHost
-from orchestrator.machines.host_api import HostSession
+from orchestrator.machines.interfaces import HostSession
 from orchestrator.machines.targets import LocalTarget
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.sshd import LoopbackSshd

@@ -20,7 +20,7 @@ from orchestrator.machines.connect import tunnels as relay
 from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.connect.transport import LocalTransport, run_to_end
 from orchestrator.machines.connect.tunnels import SshTunnelConnection, SshTunnels
-from orchestrator.machines.host_api import Stream, TunnelConnection
+from orchestrator.machines.interfaces import Stream, TunnelConnection
 from orchestrator.machines.targets import LocalTarget, Target
 from tests.support.link import LinkProxy
 from tests.support.scripts import script

@@ -19,7 +19,7 @@ from orchestrator.base.errors import HostUnusable, LinkLost
 from orchestrator.machines.connect import framing, rsync
 from orchestrator.machines.connect.agent import AgentSession
 from orchestrator.machines.connect.reconnect import Connector
-from orchestrator.machines.host_api import HostSession, Transfer
+from orchestrator.machines.interfaces import HostSession, Transfer
 from orchestrator.machines.targets import Target
 from orchestrator.runs.git_source import GitSource
 from orchestrator.runs.source import Source

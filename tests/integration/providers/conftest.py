@@ -12,7 +12,7 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import Latency, Scenario
 from orchestrator.machines.cloud import Machine, MachineSpec, Operation
-from orchestrator.machines.host_api import Login
+from orchestrator.machines.interfaces import Login
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, endpoint, login_items, parse_host_keys
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.providers.gcp.cloud import GcpCloud

@@ -28,7 +28,7 @@ from orchestrator.machines.cloud import (
     Refusal,
     Remedy,
 )
-from orchestrator.machines.host_api import Login
+from orchestrator.machines.interfaces import Login
 from orchestrator.machines.provision.endpoint import EMULATOR_PORT_ITEM, EMULATOR_USER_ITEM
 from orchestrator.machines.targets import ByHand, CloudTarget
 from tests.support.sshd import generate_key
@@ -164,7 +164,7 @@ class Rental:
 
 
 class RentalCloud:
-    """:class:`orchestrator.machines.host_api.Cloud` in front of it."""
+    """:class:`orchestrator.machines.interfaces.Cloud` in front of it."""
 
     def __init__(self, rental: Rental) -> None:
         self._rental = rental
