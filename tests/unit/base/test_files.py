@@ -133,8 +133,15 @@ def with_patience(folder: Path, seconds: float) -> None:
 def test_whoever_waits_for_a_folder_has_it_once_it_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = contextlib.ExitStack()
     other.enter_context(files.alone_in(tmp_path))
-    monkeypatch.setattr(files.time, "sleep", lambda _: other.close())
+    waits: list[float] = []
+
+    def released(seconds: float) -> None:
+        waits.append(seconds)
+        other.close()
+
+    monkeypatch.setattr(files.time, "sleep", released)
     with_patience(tmp_path, 60.0)
+    assert len(waits) == 1
 
 
 def test_who_is_alone_in_a_folder_of_nfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
