@@ -11,6 +11,7 @@ from typing import Literal
 from orchestrator.base.clock import epoch, iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import newest
+from orchestrator.base.sanitize import table
 from orchestrator.leases.session_rules import ended, known, machine_of, underway
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.interfaces import Cloud
@@ -103,7 +104,7 @@ def _of_sessions(services: Services) -> Iterator[UsageRecord]:
         machine = machine_of(services.sessions.journal_of(record.session_id))
         if machine is None or record.started is None:
             continue
-        target = (services.sessions.plan_of(record.session_id) or {}).get("target") or {}
+        target = table((services.sessions.plan_of(record.session_id) or {}).get("target"))
         limit = record.ended if machine.deadline is None else min(record.ended, machine.deadline + FENCE_LATENESS_S)
         yield UsageRecord(
             project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.instance_id,
