@@ -88,10 +88,12 @@ def registers_of(kernels: Sequence[Mapping[str, object]]) -> dict[tuple[str, str
     """Registers by architecture, type, head dimension and name."""
     found = {}
     for kernel in kernels:
-        values = [int(value) for value in _ARGUMENT.findall(str(kernel["mangled"]))]
+        mangled = str(kernel["mangled"])
+        values = [int(value) for value in _ARGUMENT.findall(mangled)]
         type_, D = values[:2]
-        name = "+".join(_named(*values[at + 2 : at + 12]) for at in range(0, len(values), 12))
-        name += "m" * ("6Masked" in str(kernel["mangled"]))
+        names = [_named(*values[at + 2 : at + 12]) for at in range(0, len(values), 12)]
+        twice = "5Twice" in mangled  # named by its first tiling; the second is for keys without holes
+        name = (names[0] if twice else "+".join(names)) + "m" * (twice or "6Masked" in mangled)
         found[str(kernel["arch"]), DTYPES[type_], D, name] = int(str(kernel["registers"]))
     return found
 
