@@ -63,8 +63,8 @@ def carry_out(call: str, function: Callable[..., Any], trial_spec: TrialSpec, *a
     except Exception as error:  # noqa: BLE001 - sent to the engine
         outcome = CallFailed("%s: %s" % (type(error).__name__, error))
     process.never_if_ending()
-    if member is not None and any(name in repr(outcome) for name in ENDED):
-        time.sleep(LAST_S)  # if the machine is stopping, this worker ends too, and the trial has no fault
+    if any(name in repr(outcome) for name in ENDED):
+        time.sleep(LAST_S)  # if the machine is stopping, this worker or the search ends too: the trial has no fault
     get_worker().log_event(TOPIC, {"call": call, "outcome": pickle.dumps(outcome)})
 
 

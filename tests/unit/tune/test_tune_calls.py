@@ -73,7 +73,7 @@ def submitted(made: Calls) -> str:
 
 
 @pytest.mark.parametrize(
-    ("state", "elsewhere", "waits"), [("SIGTERM", True, 1), ("SIGTERM", False, 0), ("SIGSEGV", True, 0)]
+    ("state", "elsewhere", "waits"), [("SIGTERM", True, 1), ("SIGTERM", False, 1), ("SIGSEGV", True, 0)]
 )
 def test_what_the_end_of_a_machine_may_have_ended_is_not_told_at_once(
     state: str, elsewhere: bool, waits: int, monkeypatch: pytest.MonkeyPatch
