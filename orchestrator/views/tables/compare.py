@@ -159,8 +159,8 @@ def _result(row: Compared) -> str:
 
 
 def _named(row: Compared) -> str:
-    mode = "" if row.name.endswith(f"/{row.mode}") else clean(row.mode, 16)
-    return " ".join(filter(None, (clean(row.name, 48), clean(row.variant, 24), mode)))
+    name = row.name.removesuffix(f"/{row.mode}")  # FlashCore's names end with all modes but the first
+    return " ".join(filter(None, (clean(name, 48), clean(row.variant, 24), clean(row.mode, 16))))
 
 
 def sides(reports: Sequence[Report]) -> Grid:
