@@ -125,7 +125,7 @@ class FileJournal:
 
     def _open(self) -> int:
         if self._fd is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
             fd = os.open(self._path, flags, 0o644)
             try:
                 os.ftruncate(fd, self._length)
@@ -178,11 +178,11 @@ class OwnerLock:
     def take(cls, path: Path, started: float) -> OwnerLock | None:
         """The lock on ``path``; None while another process has it. Raises FileNotFoundError if the folder is gone."""
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # a file that is there can be locked
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # a file that is there can be locked
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The owner may have finished the run, and with it this very file, while we were opening it.
@@ -211,7 +211,7 @@ class OwnerLock:
         """Whether a process owns ``path``; False if the file is gone. Asks with a shared lock: two that ask at the same
         time both get the right answer."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
         try:

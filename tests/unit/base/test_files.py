@@ -371,3 +371,33 @@ def test_a_disk_that_can_hold_no_more_files_is_told_from_one_without_room(tmp_pa
     with small_disk(disk, "1m,nr_inodes=3"), pytest.raises(DiskError) as raised, files.disk_errors("write", disk / "x"):
         write_three()
     assert "no data is lost: delete files (it has no inode left" in str(raised.value.hint)
+
+
+def test_a_lock_that_cannot_be_had_is_no_open_file_and_one_that_is_gone_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "lock"
+    with monkeypatch.context() as gone:  # its owner finished, and the file with it, between opening and locking
+        gone.setattr(fcntl, "flock", lambda *_: lock.unlink())
+        assert OwnerLock.take(lock, 1.0) is None
+    closed: list[int] = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda fd: (closed.append(fd), close(fd)))
+
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(OSError, match="No locks"):
+        OwnerLock.take(lock, 1.0)
+    assert len(closed) == 1
+
+
+def test_a_text_may_have_four_mebibytes(tmp_path: Path) -> None:
+    text = tmp_path / "job.yaml"
+    text.write_bytes(b"#" * (4 << 20))
+    assert len(files.read_bounded(text)) == 4 << 20
+    text.write_bytes(b"#" * ((4 << 20) + 1))
+    with pytest.raises(OSError, match="more than 4 MiB") as refused:
+        files.read_bounded(text)
+    assert refused.value.errno == errno.EFBIG

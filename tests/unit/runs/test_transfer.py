@@ -207,3 +207,16 @@ def test_what_cannot_be_deleted_there_is_only_noted() -> None:
     link.session().status = broken
     assert delete_old_runs(services, link) == 0
     assert notes == ["could not delete old runs on l4: it is busy"]
+
+
+@pytest.mark.parametrize("fault", ["not_found", "internal"])
+def test_a_run_that_the_host_does_not_know_is_not_followed(fault: str) -> None:
+    def watch(_: object) -> None:
+        raise HostFault("no", fault=fault)
+
+    link: Any = SimpleNamespace(call=watch)
+    if fault == "not_found":
+        assert follow(link, "r", SimpleNamespace()) is None  # type: ignore[arg-type]
+    else:
+        with pytest.raises(HostFault):
+            follow(link, "r", SimpleNamespace())  # type: ignore[arg-type]
