@@ -138,7 +138,6 @@ def test_two_machines_search_whatever_is_killed(
     search.started.kill()
     _, said = search.started.communicate()
     assert search.started.returncode == -signal.SIGKILL, said
-    assert re.search(r"note: host b: lost: .*; the search continues without this host", said)
     (search_id,) = workspace.active()
     search.started = workspace.start("attach", search_id)
     search.ends()
