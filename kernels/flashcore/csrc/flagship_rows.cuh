@@ -1,4 +1,4 @@
-// What a warp of flagship.cu does with its rows: scores, weights, and what they add up to.
+// What a warp of flagship.cu does with its rows: scores, weights, what they add up to, and how groups merge.
 #ifndef FLASHCORE_FLAGSHIP_ROWS_CUH
 #define FLASHCORE_FLAGSHIP_ROWS_CUH
 
@@ -107,6 +107,74 @@ __device__ __forceinline__ void exp_and_add_up(State<C> &state, const Tile<C> &s
 template <typename C>
 __device__ __forceinline__ float row_sum(const State<C> &state, int i, int h) {
   return C::kTensorSums ? state.sum[i][2 * h] : reduce_sum<4>(state.sum[i][h]);
+}
+
+// What a row's output is multiplied by at the end. Without a mask every row sees a key.
+template <typename C>
+__device__ __forceinline__ float scale_of(float sum) {
+  return C::kSpan && sum == 0.f ? 0.f : reciprocal(sum);
+}
+
+// All groups' results for the same rows become one. Each group leaves its output where its keys were, which none of its
+// warps reads any more (kReadToTheEnd); after one barrier each warp adds up some of the columns of its rows and writes
+// them.
+template <typename C>
+__device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, float2 *row_states, int group, int warp_row,
+                                      uint16_t *o, int64_t stride, int count, int lane) {
+  constexpr int kShare = C::kOutTiles / C::kGroups;  // column tiles per group
+  const auto box = [&](int of, int i, int n) {       // a fragment: 16 bytes a lane, neighbours side by side
+    const int tile = ((warp_row / 16 + i) * C::kOutTiles + n) * 32 + lane;
+    return reinterpret_cast<float4 *>(rings + of * C::kRingBytes) + tile;
+  };
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = row_sum(state, i, h);
+      if (lane % 4 == 0)
+        row_states[group * C::kTileM + warp_row + 16 * i + lane / 4 + 8 * h] =
+            make_float2(state.base[i][h], sum);
+    }
+#pragma unroll
+    for (int n = 0; n < C::kOutTiles; ++n) {
+      const float(&c)[4] = state.out[i][n];
+      *box(group, i, n) = make_float4(c[0], c[1], c[2], c[3]);
+    }
+  }
+  // The second barrier is compute-sanitizer's: with one, its racecheck reports writes before and reads behind it as a
+  // race, on some warps of nearly every run. There is none: delaying any group before it changes no bit of the results
+  // (leaving it out does, in every launch). With two it is silent, and they cost 0.1 % (docs/flagship-notes.md).
+  __syncthreads();
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i) {
+    float weight[C::kGroups][2], scale[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float2 *states = row_states + warp_row + 16 * i + lane / 4 + 8 * h;
+      float base = kLowest, sum = 0.f;
+#pragma unroll
+      for (int g = 0; g < C::kGroups; ++g) base = fmaxf(base, states[g * C::kTileM].x);
+#pragma unroll
+      for (int g = 0; g < C::kGroups; ++g) {
+        weight[g][h] = exp2_approx(states[g * C::kTileM].x - base);
+        sum += states[g * C::kTileM].y * weight[g][h];
+      }
+      scale[h] = scale_of<C>(sum);
+    }
+    float out[kShare][4];
+#pragma unroll
+    for (int n = 0; n < kShare; ++n) zero(out[n]);
+#pragma unroll
+    for (int g = 0; g < C::kGroups; ++g)
+#pragma unroll
+      for (int n = 0; n < kShare; ++n) {
+        const float4 part = *box(g, i, group * kShare + n);
+        out[n][0] += part.x * weight[g][0], out[n][1] += part.y * weight[g][0];
+        out[n][2] += part.z * weight[g][1], out[n][3] += part.w * weight[g][1];
+      }
+    store<C::kType>(out, scale, o, stride, warp_row + 16 * i + lane / 4, count, 8 * kShare * group, lane);
+  }
 }
 
 }  // namespace flashcore
