@@ -193,9 +193,9 @@ def _of_operands(head: Head, eight_bits: str) -> tuple[Any, Any, Any, Any]:
 
 
 def _shared(head: Head, v: Any, out: Any, total: Any, eight_bits: str) -> tuple[Any, float]:
-    """What the variance of <error, O> of rows, and of the head, is larger because an element of Q has one rounding for
-    all keys, and one of K the same for all rows: they add up where all Q point one way. Rows and keys whose errors
-    cancel are not counted."""
+    """Returns what to add to the variance of <error, O>: [S] for each row, and for the head. An element of Q is rounded
+    once for all keys, and one of K once for all rows, so these errors add up where all Q have one direction. Rows and
+    keys whose errors cancel add nothing."""
     q, k, of_q, of_k = _of_operands(head, eight_bits)
     slope = out @ v.T - (out * out).sum(-1)[:, None]
     slope *= abs(head.scale) * head.p / total  # of <error, O> by a score

@@ -92,7 +92,7 @@ def accelerator_types() -> dict[str, dict[str, Any]]:
 
 
 def gpus_of(machine_type: str) -> int:
-    """How many GPUs come with a machine type."""
+    """The number of GPUs that a machine type includes, such as 1 for g2-standard-4; 0 if none or unknown."""
     return sum(a["guestAcceleratorCount"] for a in machine_types().get(machine_type, {}).get("accelerators", []))
 
 

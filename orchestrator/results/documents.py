@@ -97,7 +97,7 @@ def read(folder: Path, path: str, budget: Budget) -> dict[str, Any]:
 FILE = "telemetry.jsonl"
 MAX_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024
-#: Points a series is thinned to: more than a screen can show helps nobody.
+#: The most points of a series that are kept; a screen shows no more.
 POINTS = 300
 GPU_KEYS = ("util_pct", "mem_used_mb", "sm_mhz", "power_w", "temp_c")
 HOST_KEYS = ("cpu_pct", "mem_used_mb")
@@ -137,7 +137,7 @@ def load_telemetry(folder: Path, points: int = POINTS) -> Series:
 
 
 def parse(line: bytes | str) -> dict[str, Any] | None:
-    """What is read of one line of the file; None if it is no sample."""
+    """Returns the sample in one line of telemetry.jsonl; None if the line has none."""
     try:
         value = json_text.loads(line)
     except ValueError:

@@ -270,7 +270,7 @@ class PruneCandidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would go, oldest first, and how many stay although a rule names them."""
+    """The runs to delete, oldest first, and the number of runs that a rule selects but that are kept."""
 
     doomed: tuple[PruneCandidate, ...]
     spared: int
@@ -282,7 +282,7 @@ class Plan:
 
 def plan(store: FileStore, rules: Rules, now: float) -> Plan:
     """Choose; nothing is deleted. Raises UsageError: no rule says which runs go; ConfigError: the tags cannot be read,
-    so that nobody knows what must stay."""
+    so the runs that they keep are unknown."""
     if rules.older_s is None and rules.max_bytes is None:
         raise UsageError(
             "choose which runs to delete",

@@ -61,7 +61,7 @@ def find_machines(cloud: Cloud, target: CloudTarget, *, everywhere: bool = False
     Args:
         everywhere: look into other zones even if one is found in the target's own.
 
-    Raises CloudError: a zone could not be asked; then nobody knows whether there is a machine.
+    Raises CloudError: a zone did not answer, so it is unknown whether it has a machine.
     """
     machines = [machine for zone in dict.fromkeys(target.zones) if (machine := cloud.machine(zone, target.instance))]
     if everywhere or not machines:

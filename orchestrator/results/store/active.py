@@ -52,8 +52,8 @@ class FileActiveRun:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What was saved by ``begin``, also if it was deleted since it was read. Raises FcctlError: it is missing or
-        damaged."""
+        """The plan that ``begin`` saved; the copy in memory if its file was deleted since. Raises FcctlError: it is
+        missing or damaged."""
         self._plan = read_object(self._places.active / PLAN) or self._plan
         if self._plan is None:
             raise FcctlError(
