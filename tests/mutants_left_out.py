@@ -4,9 +4,9 @@
 * ``frozen``, ``slots``, ``repr`` and ``kw_only`` of a dataclass: they refuse what the code does not do.
 * ``==`` for ``is`` and back: which object it is, and not which value.
 * A bit that is added to flags by ``+`` or ``^`` instead of ``|``: the same number.
-* A limit of size or time (a constant ``MAX_...``, ``..._BYTES`` or ``..._S``, or a parameter's default of such a name)
-  by at most a quarter, but not what a calendar or a cloud says (:data:`NO_LIMITS`). Its comparisons stay in, and so do
-  smaller numbers, prices, counts and versions.
+* A limit of size or time (a constant ``MAX_...``, ``..._BYTES`` or ``..._S``, a parameter's default of such a name,
+  ``timeout=`` of a call) by at most a quarter, but not what a calendar or a cloud says (:data:`NO_LIMITS`). Its
+  comparisons stay in, and so do smaller numbers, prices, counts and versions.
 * How long a poll pauses, how many random bytes a name has, how far JSON is indented, to how many digits is rounded.
 
 Nothing else: comparisons, signs, conditions, loops, exceptions and all other numbers stay in, wherever they are.
@@ -100,6 +100,8 @@ def _limit(node: ast.AST) -> Found:
         with_default = [*node.posonlyargs, *node.args][len(node.posonlyargs + node.args) - len(node.defaults) :]
         named = [(one.arg, value) for one, value in zip(with_default, node.defaults, strict=True)]
         named += [(one.arg, value) for one, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+    elif isinstance(node, ast.keyword) and node.arg == "timeout":
+        named = [("timeout_s", node.value)]
     for name, value in named:
         if value is None or not LIMIT.fullmatch(name) or name in NO_LIMITS:
             continue

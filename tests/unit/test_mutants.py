@@ -41,6 +41,7 @@ def left_out(source: str, operator: str, piece: str) -> bool:
         ("def f(a, patience_s=10.0): ...", NUMBER, "10.0"),
         ("def f(a, *, b=None, patience_s: float = 10.0): ...", NUMBER, "10.0"),
         ("class A:\n    timeout_s: float = 600.0", NUMBER, "600.0"),
+        ("run(argv, timeout=60)", NUMBER, "60"),
         ("time.sleep(0.005)", NUMBER, "0.005"),
         ("wait_for(f, 2.0, pause_s=0.1)", NUMBER, "0.1"),
         ("wait_s = min(2 * wait_s, 0.05)", f"{BINARY}_Mul_Div", "*"),
