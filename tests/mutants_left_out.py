@@ -4,8 +4,8 @@
 * ``frozen``, ``slots``, ``repr`` and ``kw_only`` of a dataclass: they refuse what the code does not do.
 * ``==`` for ``is`` and back: which object it is, and not which value.
 * A bit that is added to flags by ``+`` or ``^`` instead of ``|``: the same number.
-* A limit of size or time (a constant ``MAX_...``, ``..._BYTES`` or ``..._S``, a parameter's default of such a name,
-  ``timeout=`` of a call) by at most a quarter, but not what a calendar or a cloud says (:data:`NO_LIMITS`). Its
+* A limit of size or time (a constant ``MAX_...``, ``..._BYTES`` or ``..._S``, a parameter of such a name, ``limit``,
+  or an argument) by at most a quarter, but not what a calendar or a cloud says (:data:`NO_LIMITS`). Its
   comparisons stay in, and so do smaller numbers, prices, counts and versions.
 * How long a poll pauses, how many random bytes a name has, how far JSON is indented, to how many digits is rounded.
 
@@ -24,7 +24,7 @@ NUMBER, BINARY, COMPARISON = "NumberReplacer", "ReplaceBinaryOperator", "Replace
 IDENTITY = tuple(f"{COMPARISON}_{pair}" for pair in ("Is_Eq", "IsNot_NotEq", "Eq_Is", "NotEq_IsNot"))
 SAME_BITS = (f"{BINARY}_BitOr_Add", f"{BINARY}_BitOr_BitXor")
 OF_DATACLASSES = ("frozen", "slots", "repr", "kw_only")
-LIMIT = re.compile(r"_?(?:(?:MAX|MOST)_\w+|\w+_(?:S|BYTES))|[a-z_]+_(?:s|bytes)")
+LIMIT = re.compile(r"_?(?:(?:MAX|MOST)_\w+|\w+_(?:S|NS|BYTES))|[a-z_]+_(?:s|bytes)|limit|seconds|timeout")
 NO_LIMITS = ("DAY_S", "FENCE_LATENESS_S", "MINIMUM_BILLED_S")
 PAUSE = ("pause_s", "wait_s")
 #: One more or less of it is at most a quarter.
@@ -93,15 +93,18 @@ def _limit(node: ast.AST) -> Found:
     """Defaults of parameters and fields, and constants of modules, that are limits by their names."""
     named: list[tuple[str, ast.expr | None]] = []
     if isinstance(node, ast.Assign):
-        named = [(_name(target), node.value) for target in node.targets]
+        for target in node.targets:
+            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            pairs = zip(target.elts, node.value.elts, strict=False) if several else [(target, node.value)]  # type: ignore[attr-defined]
+            named += [(_name(one), value) for one, value in pairs]
     elif isinstance(node, ast.AnnAssign):
         named = [(_name(node.target), node.value)]
     elif isinstance(node, ast.arguments):
         with_default = [*node.posonlyargs, *node.args][len(node.posonlyargs + node.args) - len(node.defaults) :]
         named = [(one.arg, value) for one, value in zip(with_default, node.defaults, strict=True)]
         named += [(one.arg, value) for one, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)]
-    elif isinstance(node, ast.keyword) and node.arg == "timeout":
-        named = [("timeout_s", node.value)]
+    elif isinstance(node, ast.keyword):
+        named = [(node.arg or "", node.value)]
     for name, value in named:
         if value is None or not LIMIT.fullmatch(name) or name in NO_LIMITS:
             continue
@@ -121,7 +124,7 @@ def _pause(node: ast.AST) -> Found:
 def _detail(node: ast.AST) -> Found:
     if isinstance(node, ast.keyword) and node.arg == "indent":
         yield *_ends(node.value), (NUMBER,)
-    if isinstance(node, ast.Call) and _name(node.func) == "urandom":
+    if isinstance(node, ast.Call) and _name(node.func) in ("urandom", "token_hex"):
         yield *_ends(node.args[0]), (NUMBER,)
     if isinstance(node, ast.Call) and _name(node.func) in ("round", "rounded") and len(node.args) > 1:
         yield *_ends(node.args[1]), (NUMBER,)

@@ -422,8 +422,9 @@ def test_on_a_disk_that_is_mounted_to_be_read_a_lock_that_is_there_can_be_had(
         OwnerLock.is_taken(path)
     for number in (errno.EACCES, errno.EDQUOT):
         refusal = number
-        with pytest.raises(OSError, match="no"):
+        with pytest.raises(OSError, match="no") as refused:
             OwnerLock.take(path, 5.0)
+        assert refused.value.errno == number
     monkeypatch.setattr(os, "open", true_open)
     with pytest.raises(OSError, match="symbolic link"):
         OwnerLock.take(path, 5.0)

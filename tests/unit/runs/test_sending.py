@@ -108,7 +108,7 @@ def test_of_a_long_transfer_each_second_says_how_far_it_is(monkeypatch: pytest.M
 
 
 class BundleHost:
-    """Has ``received`` bytes of a bundle of 5 MiB; finds them ``damaged`` so often; takes nothing if it is ``stuck``."""
+    """Has ``received`` bytes of a bundle of 5 MiB; finds them ``damaged`` so often; takes nothing if ``stuck``."""
 
     def __init__(self, received: int, damaged: int = 0, fault: str = "bundle_mismatch", stuck: bool = False) -> None:
         self.received, self.damaged, self.fault, self.stuck = received, damaged, fault, stuck
