@@ -255,7 +255,7 @@ class FiringRecords:
             path = self._path(name)
             if len(firings) == 1 and firings[0].outcome == "refused" and self._counted(path, firings[0]):
                 return
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
                 # A line that a crash cut short must not swallow this one; an empty line more is nothing.
                 text = "".join(f"{json.dumps(f.model_dump(exclude_none=True))}\n" for f in firings)
