@@ -4,7 +4,6 @@ on ``active/<run-id>/lock``, gone with its process however that dies."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -180,9 +179,9 @@ class OwnerLock:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            if error.errno != errno.EROFS:
-                raise
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # a file that is there can be locked
+            fd = _readable(path)  # a file that is there can be locked, whatever ails the disk
+            if fd is None:
+                raise error from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The owner may have finished the run, and with it this very file, while we were opening it.
@@ -239,6 +238,12 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _readable(path: Path) -> int | None:
+    with suppress(OSError):
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    return None
 
 
 def _is_still(path: Path, fd: int) -> bool:
