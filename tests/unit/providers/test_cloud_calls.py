@@ -14,6 +14,7 @@ from orchestrator.providers.gcp.failures import Calls, Refused
 pytest.importorskip("google.cloud.compute_v1")
 import requests
 from google.api_core import exceptions as api
+from google.auth import exceptions as auth
 from requests import exceptions as http
 from urllib3.exceptions import NewConnectionError
 
@@ -154,3 +155,19 @@ def test_each_answer_says_how_wrong_the_clock_is() -> None:
         response.headers.update({"Date": date} if date else {})
         requests.hooks.dispatch_hook("response", session.hooks, response)
         assert service.ahead_s == ahead_s
+
+
+JWT = "invalid_grant: Invalid JWT: Token must be in a reasonable timeframe. Check your iat and exp values."
+NOT_YET = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid"
+
+
+@pytest.mark.parametrize(
+    "error", [http.SSLError(NOT_YET), auth.TransportError(http.SSLError(NOT_YET)), auth.RefreshError(JWT, {})]
+)
+def test_a_computer_in_1970_is_told_to_look_at_its_clock(error: Exception) -> None:
+    clock = Time()
+    with pytest.raises(CloudError, match="do not agree on the time") as raised:
+        Calls(clock, "p", emulated=False)("x", failing(error))
+    assert clock.slept == []
+    assert raised.value.cause is not None
+    assert "this computer's clock (date), and set it: sudo " in (raised.value.hint or "")
