@@ -81,7 +81,7 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
     if isinstance(error, http.SSLError | auth.GoogleAuthError) and _BY_TIME.search(_text(error)):
         raise CloudError(
             "the cloud and this computer do not agree on the time", cause=_text(error),
-            hint=f"look at this computer's clock (date), and set it: {clock_command()}; if it is right, your "
+            hint=f"check this computer's clock (date), and set it: {clock_command()}; if it is right, your "
             f"network's proxy has a wrong certificate: REQUESTS_CA_BUNDLE=FILE",
         ) from None  # fmt: skip
     if isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable):

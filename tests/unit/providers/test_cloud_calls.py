@@ -170,4 +170,4 @@ def test_a_computer_in_1970_is_told_to_look_at_its_clock(error: Exception) -> No
         Calls(clock, "p", emulated=False)("x", failing(error))
     assert clock.slept == []
     assert raised.value.cause is not None
-    assert "this computer's clock (date), and set it: sudo " in (raised.value.hint or "")
+    assert "check this computer's clock (date), and set it: sudo " in (raised.value.hint or "")
