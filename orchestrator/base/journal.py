@@ -179,8 +179,9 @@ class OwnerLock:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            fd = _readable(path)  # a file that is there can be locked, whatever ails the disk
-            if fd is None:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # a file that is there can be locked on any disk
+            except OSError:
                 raise error from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -238,12 +239,6 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _readable(path: Path) -> int | None:
-    with suppress(OSError):
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    return None
 
 
 def _is_still(path: Path, fd: int) -> bool:
