@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.support.virtual_cloud import CloudWorkspace, billed, emulated, machines, start_by_hand, stop_by_hand
-
-pytest.importorskip("google.cloud.compute_v1")
 
 
 def test_its_limit_is_asked_for_again(tmp_path: Path, private_home: Path) -> None:

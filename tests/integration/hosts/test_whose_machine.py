@@ -16,6 +16,7 @@ from tests.support.virtual_cloud import (
     INSTANCE,
     PROJECT,
     CloudWorkspace,
+    audited,
     billed,
     hands,
     machine_by_hand,
@@ -25,15 +26,8 @@ from tests.support.virtual_cloud import (
 )
 from tests.support.waiting import wait_for
 
-pytest.importorskip("google.cloud.compute_v1")
-
 ZONE = "us-west1-c"
 ON = [f"{ZONE}/{INSTANCE} RUNNING"]
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return CloudWorkspace(tmp_path / "ours", private_home, cloud)
 
 
 @pytest.fixture
@@ -66,11 +60,6 @@ def keeps_ids(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
         monkeypatch.setitem(world.STEPS, "finish", finish)
     return keeps
-
-
-def audited(workspace: CloudWorkspace, *args: str, check: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = workspace.type("hosts", "audit", "--json", *args, check=check).json
-    return found
 
 
 def verdict(workspace: CloudWorkspace) -> tuple[str, str]:

@@ -9,8 +9,6 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import CloudWorkspace, billed, machines
 
-pytest.importorskip("google.cloud.compute_v1")
-
 JOB = """
 env: {REGISTERS: 40}
 budget: {minutes: 2}

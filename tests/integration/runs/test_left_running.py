@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.support.hook import listening
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, billed, emulated, machine_by_hand
-
-pytest.importorskip("google.cloud.compute_v1")
 
 
 def test_found_by_the_audit_told_and_stopped(tmp_path: Path, private_home: Path) -> None:
