@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.results.store.store import FileStore
-from tests.support.living import processes
+from tests.support.forked import FCCTL
+from tests.support.living import kill_supervisor, processes
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -85,6 +86,13 @@ def everything_below(folder: Path) -> list[Path]:
     return [Path(root) / name for root, dirs, files in os.walk(folder) for name in [*dirs, *files]]
 
 
+def begun(workspace: Workspace, tmp_path: Path) -> subprocess.Popen[str]:
+    """``fcctl run long``, whose first step is at work."""
+    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    wait_for((tmp_path / "m").exists)
+    return running
+
+
 def go_on(workspace: Workspace) -> None:
     """Let the step of ``long`` end."""
     (workspace.home / "go").touch()
@@ -130,15 +138,9 @@ def test_a_log_full_of_noise(workspace: Workspace) -> None:
     log = workspace.only_folder() / "steps/noise/log.txt"
     assert log.stat().st_size > 10_000_000, "every byte is kept"
     raw = subprocess.run(
-        [*_fcctl(), "logs", "last", "-q"], cwd=workspace.root, env=workspace.env(), capture_output=True, check=True
+        [*FCCTL, "logs", "last", "-q"], cwd=workspace.root, env=workspace.env(), capture_output=True, check=True
     ).stdout
     assert raw == log.read_bytes(), "a pipe gets what was written"
-
-
-def _fcctl() -> list[str]:
-    from tests.support.forked import FCCTL
-
-    return FCCTL
 
 
 #: JSON that Python reads and the controller does not: half a surrogate pair, and brackets 300 deep.
@@ -186,11 +188,8 @@ def test_a_step_that_will_not_die_and_its_daemons(workspace: Workspace) -> None:
 
 
 def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
-    found = processes("supervise", workspace.home)
-    (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
-    os.kill(supervisor, signal.SIGKILL)
+    running = begun(workspace, tmp_path)
+    kill_supervisor(workspace.home)
     out, err = running.communicate()
     record = workspace.only_run()
     assert running.returncode == 100, err
@@ -202,8 +201,7 @@ def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspa
 
 
 def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
+    running = begun(workspace, tmp_path)
     subprocess.run(["tmux", "kill-server"], env=workspace.env(), check=True)
     go_on(workspace)
     _, err = running.communicate()
@@ -212,8 +210,7 @@ def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -
 
 
 def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
+    running = begun(workspace, tmp_path)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate()
     assert running.returncode == 130
@@ -229,8 +226,7 @@ def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Pat
 
 
 def test_cancel_from_elsewhere(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
+    running = begun(workspace, tmp_path)
     (run_id,) = workspace.active()
     workspace.fcctl("cancel", run_id)
     _, err = running.communicate()
@@ -255,8 +251,7 @@ def test_a_look_at_a_run_does_not_keep_cancel_from_collecting_it(workspace: Work
 
 
 def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -> None:
-    first = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
+    first = begun(workspace, tmp_path)
     second = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
     wait_for(lambda: [s["state"] for s in workspace.json("ps")["runs"]] == ["followed"] * 2)
     waits = workspace.home / ".fcctl/runs"
