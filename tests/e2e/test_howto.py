@@ -118,16 +118,8 @@ def reader(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> Reader:
 @pytest.fixture
 def docker(reader: Reader, tmp_path: Path) -> Iterator[None]:
     """On the machine a docker whose daemon runs."""
-    state = tmp_path / "docker"
-    (state / "image/bin").mkdir(parents=True)
-    for name in ("bash", "sh", "python3", "env", "cat"):
-        (state / "image/bin" / name).symlink_to(shutil.which(name) or name)
-    fake_docker_path.install(reader.bin / "docker", state)
-    with subprocess.Popen([reader.bin / "docker", "daemon"], stdout=subprocess.PIPE) as daemon:
-        assert daemon.stdout is not None
-        daemon.stdout.readline()
+    with fake_docker_path.daemon(reader.bin / "docker", tmp_path / "docker", "bash", "sh", "python3", "env", "cat"):
         yield
-        daemon.kill()
 
 
 def own_repository(reader: Reader) -> None:

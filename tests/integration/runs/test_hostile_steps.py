@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from orchestrator.base.clock import SystemClock
 from orchestrator.results.store.store import FileStore
 from tests.support.forked import FCCTL
-from tests.support.living import kill_supervisor, processes
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -47,19 +45,6 @@ steps:
       printf '\nthe last line\n'
       exit 3
 """
-STUBBORN = """
-env: {FCCTL_KILL_GRACE_S: "1"}
-steps:
-  - id: stubborn
-    timeout: 2
-    run: |
-      trap '' TERM
-      sleep 300 &
-      setsid sleep 301 >/dev/null 2>&1 &
-      while :; do sleep 0.2; done
-  - id: after
-    run: echo never
-"""
 LONG = """
 steps:
   - id: long
@@ -77,7 +62,7 @@ env: {MARK: unset}
 @pytest.fixture
 def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     made = Workspace(tmp_path / "w", private_home)
-    for name, text in (("mess", MESS), ("noise", NOISE), ("stubborn", STUBBORN), ("long", LONG)):
+    for name, text in (("mess", MESS), ("noise", NOISE), ("long", LONG)):
         made.job(name, text)
     return made
 
@@ -175,40 +160,6 @@ def test_what_a_step_wrote_for_no_parser_but_python_s_does_not_keep_its_run_from
     assert workspace.active() == []
 
 
-def test_a_step_that_will_not_die_and_its_daemons(workspace: Workspace) -> None:
-    start = time.monotonic()
-    done = workspace.fcctl("run", "stubborn", "--on", "here", check=100)
-    assert time.monotonic() - start < 250, "not as long as its daemons would last"
-    steps = {s["id"]: s for s in workspace.only_run()["steps"]}
-    assert steps["stubborn"]["status"] == "timed_out"
-    assert steps["after"]["status"] == "skipped"
-    assert "timed out" in done.stdout
-    assert processes("sleep 300", workspace.home) == []
-    assert processes("sleep 301", workspace.home) == []
-
-
-def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspace, tmp_path: Path) -> None:
-    running = begun(workspace, tmp_path)
-    kill_supervisor(workspace.home)
-    out, err = running.communicate()
-    record = workspace.only_run()
-    assert running.returncode == 100, err
-    assert record["status"] == "lost"
-    assert record["steps"][0]["status"] == "failed"
-    assert "host program" in out
-    assert (workspace.only_folder() / "steps/long/log.txt").read_text().startswith("started")
-    assert processes("until [ -e", workspace.home) == []
-
-
-def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -> None:
-    running = begun(workspace, tmp_path)
-    subprocess.run(["tmux", "kill-server"], env=workspace.env(), check=True)
-    go_on(workspace)
-    _, err = running.communicate()
-    assert running.returncode == 0, err
-    assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\nfinished\n"
-
-
 def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Path) -> None:
     running = begun(workspace, tmp_path)
     running.send_signal(signal.SIGINT)
@@ -265,14 +216,3 @@ def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -
     assert second.returncode == 0
     runs = sorted(workspace.runs().values(), key=lambda r: r["steps"][0]["started"])
     assert runs[0]["steps"][-1]["finished"] <= runs[1]["steps"][0]["started"]
-
-
-def test_shared_runs_go_side_by_side(workspace: Workspace, tmp_path: Path) -> None:
-    workspace.job("side", "lock: shared\n" + LONG.lstrip())
-    first = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    second = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
-    wait_for(lambda: (tmp_path / "m").exists() and (tmp_path / "n").exists())  # neither ends before the other began
-    go_on(workspace)
-    for running in (first, second):
-        running.communicate()
-        assert running.returncode == 0
