@@ -14,8 +14,6 @@ from orchestrator.emulator.scenario import Latency
 from tests.support.stock_image import TYPICAL, FirstBoot, make
 from tests.support.virtual_cloud import CloudWorkspace, Meter, billed, emulated
 
-pytest.importorskip("google.cloud.compute_v1")
-
 
 @pytest.fixture
 def cloud() -> Iterator[Emulator]:
