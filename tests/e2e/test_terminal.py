@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.scripts import launcher
 from tests.support.workspace import Workspace
 
 pytestmark = [
@@ -50,11 +49,7 @@ class Terminal:
         env = {**workspace.env(), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         env.pop("COLUMNS")
         env.pop("TMUX", None)
-        bin_folder = workspace.home.parent / "bin"
-        bin_folder.mkdir()
-        launcher = bin_folder / "fcctl"
-        launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m orchestrator.cli.main "$@"\n')
-        launcher.chmod(0o755)
+        bin_folder = launcher(workspace.home.parent / "bin").parent
         env["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
         (bin_folder / "bashrc").write_text("PS1='ready> '\n")
         size = ["-x", str(columns), "-y", str(rows)]

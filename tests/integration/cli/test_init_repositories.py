@@ -22,6 +22,7 @@ from orchestrator.runs.job.job import Job
 from orchestrator.workspace.init import init, init_example
 from orchestrator.workspace.workspace import find_workspace
 from tests.support.command import Fcctl
+from tests.support.scripts import script
 from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
@@ -64,8 +65,8 @@ def played(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
     """A step of the first job, by its number, as the host program runs it."""
     job = find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
     env = {**os.environ, "FCCTL_OUT": str(folder), "FCCTL_CUDA_ARCH": "89", "FCCTL_PYTHON": sys.executable}
-    script = ["bash", "-eo", "pipefail", "-c", job.steps[number].run]
-    return subprocess.run(script, cwd=folder, env=env, check=False, capture_output=True, text=True)
+    line = ["bash", "-eo", "pipefail", "-c", job.steps[number].run]
+    return subprocess.run(line, cwd=folder, env=env, check=False, capture_output=True, text=True)
 
 
 def untitled(run: str) -> str:
@@ -579,10 +580,8 @@ def test_figures_of_several_programs_stay_apart(tmp_path: Path) -> None:
     files = {"CMakeLists.txt": "add_executable(a a.cpp)\nadd_executable(b b.cpp)\n"}
     sources = {f"{name}.cpp": prints % time for name, time in (("a", 3), ("b", 4))}
     run = first_job(repository(tmp_path, {**files, **sources})).steps[1].run
-    (tmp_path / "build").mkdir()
     for name in "ab":
-        (tmp_path / "build" / name).write_text(f"#!/bin/sh\necho 'GPU time: {ord(name)} us'\n")
-        (tmp_path / "build" / name).chmod(0o755)
+        script(tmp_path / "build" / name, f"echo 'GPU time: {ord(name)} us'")
     done = subprocess.run(["bash", "-euc", run], cwd=tmp_path, check=True, capture_output=True, text=True)
     (tmp_path / "log").write_text(done.stdout)
     found = readers.read("times", str(tmp_path / "log"))["benchmarks"]

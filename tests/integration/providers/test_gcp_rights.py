@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,45 +18,6 @@ from tests.integration.providers.conftest import ZONE, World, rid
 
 Worlds = Callable[..., World]
 LOGIN = "gcloud auth application-default login"
-
-
-class Reply(BaseHTTPRequestHandler):
-    """Says one thing to whatever is asked."""
-
-    status, kind, body = 200, "application/json", b"{}"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        self.send_response(self.status)
-        self.send_header("Content-Type", self.kind)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def says() -> Iterator[Callable[..., str]]:
-    """``says(403, {...})``: the URL of a server that says so."""
-    servers: list[HTTPServer] = []
-
-    def started(status: int, body: Any, kind: str = "application/json") -> str:
-        text = body if isinstance(body, bytes) else json.dumps(body).encode()
-        handler = type("Says", (Reply,), {"status": status, "body": text, "kind": kind})
-        server = HTTPServer(("127.0.0.1", 0), handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield started
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 class Hurry(SystemClock):

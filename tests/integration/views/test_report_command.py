@@ -12,6 +12,7 @@ from orchestrator.results.store.store import FileStore
 from orchestrator.views.report.outputs import find_chromium
 from tests.browser.conftest import slower
 from tests.support import reference_run
+from tests.support.scripts import script
 from tests.support.stores import completed
 from tests.support.workspace import Workspace
 
@@ -79,9 +80,7 @@ def test_mistakes_are_told_with_a_hint(small: Workspace) -> None:
 
 
 def test_a_browser_that_fails_is_an_error_with_its_words(small: Workspace) -> None:
-    broken = small.root / "browser"
-    broken.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
-    broken.chmod(0o755)
+    broken = script(small.root / "browser", "echo no display >&2\nexit 3")
     done = small.fcctl("results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": str(broken)}, check=1)
     assert "cause: no display" in done.stderr
 
