@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.forked import FCCTL
+from tests.support.terminal import Terminal
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -25,47 +22,23 @@ def workspace(tmp_path: Path, private_home: Path) -> Iterator[Workspace]:
     (tmp_path / "go").touch()
 
 
-class Screen:
-    """A tmux of the test's own, with ``fcctl top`` in it."""
-
-    def __init__(self, workspace: Workspace, columns: int) -> None:
-        # The terminal itself says how large it is; what another one left in the environment does not count.
-        self._env = workspace.env(TERM="xterm-256color", LC_ALL="C.UTF-8", COLUMNS="120", LINES="24")
-        self._socket = f"top-{os.getpid()}-{columns}"  # another process may be at the same test
-        command = shlex.join([*FCCTL, "-C", str(workspace.root), "top", "--interval", "0.3"])
-        self.tmux("new-session", "-d", "-x", str(columns), "-y", "20", f"{command}; echo left with $?; sleep 600")
-
-    def tmux(self, *words: str) -> str:
-        argv = ["tmux", "-f", "/dev/null", "-L", self._socket, *words]
-        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=True).stdout
-
-    def shows(self, *words: str) -> str:
-        """The screen as soon as all of ``words`` are on it."""
-        seen: list[str] = []
-
-        def look() -> bool:
-            seen.append(self.tmux("capture-pane", "-p"))
-            return all(word in seen[-1] for word in words)
-
-        wait_for(look)
-        return seen[-1]
-
-
 @pytest.mark.parametrize("columns", sampled([60, 200], [60]))
 def test_runs_are_seen_and_q_leaves(workspace: Workspace, columns: int, tmp_path: Path) -> None:
     (run_id,) = workspace.active()
-    screen = Screen(workspace, columns)
+    terminal = Terminal(workspace, columns, 20)
     try:
-        load = ["LOAD"] if columns == 200 else []
-        text = screen.shows("1 active", run_id, "running", "hold 1/1", *load, "q quits")
-        assert load or "LOAD" not in text, "what has no room is left out"
+        terminal.type("fcctl top --interval 0.3; echo left with $?")
+        words = ["1 active", run_id, "running", "hold 1/1", "q quits", *(["LOAD"] if columns == 200 else [])]
+        text = terminal.until(lambda screen: all(word in screen for word in words))
+        assert columns == 200 or "LOAD" not in text, "what has no room is left out"
         (tmp_path / "go").touch()
-        screen.shows("no active runs")
+        terminal.until(lambda screen: "no active runs" in screen)
         assert workspace.runs()[run_id]["status"] == "passed", "what ended meanwhile is brought home"
-        screen.tmux("send-keys", "q")
-        assert "no active runs" not in screen.shows("left with 0"), "the screen is what it was before"
+        terminal.press("q")
+        left = terminal.until(lambda screen: "left with 0" in screen)
+        assert "no active runs" not in left, "the screen is what it was before"
     finally:
-        screen.tmux("kill-server")
+        terminal.close()
 
 
 def test_without_a_terminal_it_looks_once(workspace: Workspace) -> None:
