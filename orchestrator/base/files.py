@@ -56,7 +56,7 @@ def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool
     empty file."""
     place, unfinished = folder / name, folder / f"{UNFINISHED}{os.urandom(8).hex()}"
     kept = _mode_of(place) if mode is None else mode
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     fd = os.open(unfinished, flags, 0o644 if kept is None else 0o600)
     try:
         try:
@@ -115,7 +115,7 @@ def _sweep(folder: Path) -> None:
 
 def _locked(folder: Path, until: float) -> int:
     """A descriptor with the lock of the folder itself: a file in it may be replaced, and a lock on that with it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +131,7 @@ def _locked(folder: Path, until: float) -> int:
             if error.errno != errno.EBADF:
                 raise
             # NFS locks only what is open for writing.
-            fd = os.open(folder / f"{UNFINISHED}lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(folder / f"{UNFINISHED}lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:

@@ -203,7 +203,7 @@ class Index:
         """One builder at a time; SQLite's own locks do not cover the file's replacement."""
         make_folders(self._path.parent)  # runs and records will rely on it
         lock = self._path.with_name(self._path.name + ".lock")
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield

@@ -68,13 +68,16 @@ def test_news_arrives_at_once(agent: Agent) -> None:
 
 def test_the_current_steps_log_can_be_tailed(agent: Agent) -> None:
     run_id = agent.submit(step("one", "seq 20000"), step("two", "echo second; sleep 300"))
-    request = wire.WatchRequest(run_id, 0, "@current", 60_000, tail=True, wait_s=0)
+    request = wire.WatchRequest(run_id, 0, "@current", tail=True, wait_s=0)
     reply, blob = agent.call_blob("watch", wire.encode(request))
     while reply["log_step"] != "two" or not blob:
         assert len(blob) <= calls.TAIL_BYTES
-        request.log_offset = reply["log_offset"] + len(blob)
+        request.log_offset, request.log_offset_step = reply["log_offset"] + len(blob), reply["log_step"]
         reply, blob = agent.call_blob("watch", wire.encode(request))
     assert blob == b"second\n"
+    # A new connection knows as well that 60,000 bytes were of another step.
+    request.log_offset, request.log_offset_step = 60_000, "one"
+    assert agent.host.agent().call_blob("watch", wire.encode(request))[1] == b"second\n"
 
 
 def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
@@ -86,7 +89,7 @@ def test_a_log_that_never_rests_is_told_now_and_then(agent: Agent) -> None:
     for _ in range(3):
         reply, blob = agent.call_blob("watch", wire.encode(request))
         assert blob
-        request.log_offset = reply["log_offset"] + len(blob)
+        request.log_offset, request.log_offset_step = reply["log_offset"] + len(blob), reply["log_step"]
     assert time.monotonic() - began >= 3 * calls.TAIL_EVERY_S
 
 

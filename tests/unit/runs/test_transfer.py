@@ -149,7 +149,8 @@ def test_what_was_told_is_not_asked_for_again() -> None:
     assert ended is not None
     assert ended.status == "passed"
     assert told == [b"", b"12345", b"678", b"ab"]
-    assert [(r.events_offset, r.log_offset) for r in host.asked] == [(0, 0), (10, 0), (10, 5), (10, 8)]
+    asked = [(r.events_offset, r.log_offset, r.log_offset_step) for r in host.asked]
+    assert asked == [(0, 0, None), (10, 0, None), (10, 5, "a"), (10, 8, "a")]
     assert all(r.wait_s >= 1 for r in host.asked)
 
 
