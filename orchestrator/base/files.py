@@ -83,8 +83,7 @@ def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool
     empty file."""
     place, unfinished = folder / name, folder / f"{UNFINISHED}{os.urandom(8).hex()}"
     kept = _mode_of(place) if mode is None else mode
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    fd = os.open(unfinished, flags, 0o644 if kept is None else 0o600)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if kept is None else 0o600)
     try:
         try:
             if kept is not None:
@@ -142,7 +141,7 @@ def _sweep(folder: Path) -> None:
 
 def _locked(folder: Path, until: float) -> int:
     """A descriptor with the lock of the folder itself: a file in it may be replaced, and a lock on that with it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(folder, os.O_RDONLY)
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
