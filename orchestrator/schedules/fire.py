@@ -124,7 +124,7 @@ class Scheduler:
 
     def _within_caps(self, name: str, schedule: Schedule, firing: Firing) -> Firing:
         """``firing``, counted in the month of its schedule; or refused, if the month's cap does not allow it."""
-        per_run, cap, spending = schedule.budget_usd or self.budget.per_run_usd, schedule.per_month_usd, self.spending
+        per_run, cap, spending = _most_of_one(schedule, self.budget), schedule.per_month_usd, self.spending
         if per_run is None and cap is not None:
             refusal: str | None = (
                 "per_month_usd also needs a budget for each run: set budget_usd here or [budget] per_run_usd"
@@ -155,15 +155,15 @@ class Scheduler:
         return list(found.values())
 
 
+def _most_of_one(schedule: Schedule, budget: Budget) -> float | None:
+    """The most that one firing may cost, dollars; None: no cap says."""
+    return min((usd for usd in (schedule.budget_usd, budget.per_run_usd) if usd is not None), default=None)
+
+
 def _ended(schedule: Schedule, due: float, answer: Mapping[str, Any], now: float) -> Firing:
     error, cost = answer.get("error"), answer.get("cost")
-    ended = Firing(
-        outcome="finished",
-        due=due,
-        at=now,
-        key=schedule.key,
-        usd=cost.get("usd") if isinstance(cost, Mapping) else None,
-    )
+    usd = cost.get("usd") if isinstance(cost, Mapping) else None
+    ended = Firing(outcome="finished", due=due, at=now, key=schedule.key, usd=usd)
     if isinstance(error, Mapping):
         reason = ": ".join(str(error[key]) for key in ("message", "cause") if error.get(key))
         code = error.get("exit_code")
@@ -196,9 +196,9 @@ def run_job(workspace: Path) -> RunJob:
         argv = [*_FCCTL, "-C", str(workspace), "--json", "--yes", "run", schedule.job, "--on", schedule.on]
         for key, value in schedule.settings.items():
             argv += ["--set", f"{key}={value}"]
+        if schedule.budget_usd is not None:  # beside per_run_usd of [budget]: the smaller one counts
+            argv += ["--budget", repr(schedule.budget_usd)]
         env = {**os.environ, FIRING: firing}
-        if schedule.budget_usd is not None:
-            env["FCCTL_BUDGET_PER_RUN_USD"] = repr(schedule.budget_usd)
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env, cwd=workspace)
         return _object(done.stdout) or _object(done.stderr) or _nothing(done)
 
@@ -331,14 +331,9 @@ _HINTS = {
 
 
 def checked(
-    name: str,
-    values: Mapping[str, Any],
-    present: Collection[str],
-    budget: Budget,
-    target: Target,
-    job: Job,
+    name: str, values: Mapping[str, Any], present: Collection[str], budget: Budget, target: Target, job: Job,
     searches: Mapping[str, StepSearch],
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Returns the schedule that ``values`` describe. Raises ConflictError if the name is ``present``, UsageError for a
     wrong cron line, zone, setting or variant, BudgetError for a cap that allows no firing."""
     if name in present:
@@ -373,8 +368,14 @@ def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
 
 def _check_caps(new: Schedule, budget: Budget, target: Target) -> None:
     rate = usd_per_hour(target, budget)
-    per_run = new.budget_usd or budget.per_run_usd
+    per_run = _most_of_one(new, budget)
     minute = rate / 60
+    if new.budget_usd is not None and per_run is not None and per_run < new.budget_usd:
+        raise BudgetError(
+            f"a firing's budget of ${new.budget_usd:g} is above the cap of a run",
+            cause=f"per_run_usd of [budget] is ${per_run:g}, and the smaller one counts",
+            hint=f"use --budget {per_run:g} or less, or raise per_run_usd",
+        )
     if per_run is not None and per_run < minute:
         raise BudgetError(
             f"a firing's budget of ${per_run:g} is less than one minute on '{target.name}' costs",

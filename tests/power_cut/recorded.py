@@ -136,7 +136,7 @@ class Replay:
         if record.inode not in self._open:
             if record.path.endswith(UNLINKED):
                 return None
-            self._open[record.inode] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._open[record.inode] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             if record.kind in "OC":
                 os.fchmod(self._open[record.inode], record.mode & 0o7777)
         return self._open[record.inode]

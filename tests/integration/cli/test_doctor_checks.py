@@ -13,6 +13,7 @@ from orchestrator.base.errors import HostUnreachable
 from orchestrator.machines.targets import LocalTarget, SshTarget, Target
 from orchestrator.workspace import doctor
 from tests.support.command import Fcctl
+from tests.support.scripts import script
 
 
 @pytest.fixture
@@ -24,17 +25,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def program(folder: Path, name: str, script: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-
-
 def found(findings: object) -> dict[str, installation.Finding]:
     return {finding.id: finding for finding in findings}  # type: ignore[attr-defined]
 
 
 def test_missing_programs_each_have_a_fix(programs: Path) -> None:
-    program(programs, "apt-get", "true")
+    script(programs / "apt-get", "true")
     findings = found(doctor.check_programs(runs_here=True))
     assert {name: finding.status for name, finding in findings.items()} == {
         "python": "ok", "git": "fail", "ssh": "warn", "rsync": "warn", "tmux": "fail",
@@ -46,12 +42,12 @@ def test_missing_programs_each_have_a_fix(programs: Path) -> None:
 
 def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
     assert installation.install_command("tmux") == "install tmux"
-    program(programs, "brew", "true")
+    script(programs / "brew", "true")
     assert installation.install_command("ssh") == "brew install openssh"
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "message"),
+    ("says", "status", "message"),
     [
         ("echo 'rsync  version 3.2.7  protocol version 31'", "ok", "GNU rsync 3.2.7"),
         (
@@ -62,15 +58,15 @@ def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
         ("exit 1", "warn", "rsync cannot be started"),
     ],
 )
-def test_which_rsync(programs: Path, script: str, status: str, message: str) -> None:
-    program(programs, "rsync", script)
+def test_which_rsync(programs: Path, says: str, status: str, message: str) -> None:
+    script(programs / "rsync", says)
     finding = found(doctor.check_programs(runs_here=False))["rsync"]
     assert finding.status == status
     assert message in finding.message
 
 
 def test_a_program_that_does_not_start(programs: Path) -> None:
-    program(programs, "git", "echo broken >&2; exit 3")
+    script(programs / "git", "echo broken >&2; exit 3")
     finding = found(doctor.check_programs(runs_here=False))["git"]
     assert (finding.status, "cannot be started" in finding.message) == ("fail", True)
 

@@ -102,6 +102,9 @@ def test_the_highest_part_of_each_cap_and_a_new_cap_anew(tmp_path: Path, private
     workspace.fcctl("cost", "budget")
     workspace.fcctl("cost", "budget")
     assert told(hook) == [("day", 100), ("project", 50)]
+    refused = workspace.fcctl("run", "nap", "--on", "here", check=5).stderr
+    assert "of the day's cap of" in refused
+    assert "cost ledger" in refused
 
 
 def test_a_kill_in_the_midst_makes_no_second_one(tmp_path: Path, private_home: Path, hook: Hook) -> None:

@@ -18,6 +18,7 @@ from orchestrator.providers.registry import ProviderClouds
 from orchestrator.workspace.doctor import check_sandbox
 from tests.integration.providers.conftest import ZONE, World, rid
 from tests.support.command import run_fcctl
+from tests.support.scripts import script
 from tests.support.sshd import generate_key
 
 Worlds = Callable[..., World]
@@ -161,7 +162,7 @@ def test_the_tunnel_s_firewall(world: Worlds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "said"),
+    ("says", "status", "said"),
     [
         (None, "fail", "gcloud is not installed"),
         ("exit 1", "fail", "does not start"),
@@ -170,15 +171,14 @@ def test_the_tunnel_s_firewall(world: Worlds) -> None:
     ],
 )
 def test_gcloud_for_the_tunnel(
-    world: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, status: str, said: str
+    world: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str | None, status: str, said: str
 ) -> None:
     here = world()
     assert "gcloud" not in findings(here)
     programs = tmp_path / "bin"
     programs.mkdir()
-    if script is not None:
-        (programs / "gcloud").write_text(f"#!/bin/sh\n{script}\n")
-        (programs / "gcloud").chmod(0o755)
+    if says is not None:
+        script(programs / "gcloud", says)
     with monkeypatch.context() as path:
         path.setenv("PATH", str(programs))
         found = findings(here, iap=True)["gcloud"]

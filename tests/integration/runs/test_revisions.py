@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.git import git_environment
+from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -29,7 +30,9 @@ steps:
 
 def git(folder: Path, *words: str) -> str:
     who = ("-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
-    done = subprocess.run(["git", *who, *words], cwd=folder, env=git_environment(), check=True, capture_output=True)
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, env=git_environment(may_fetch=True), check=True, capture_output=True
+    )
     return done.stdout.decode().strip()
 
 
@@ -141,9 +144,7 @@ def test_launched_detached_and_repeated(workspace: Workspace, repository: Path) 
 def test_a_message_names_a_commit_and_no_hook_runs(workspace: Workspace, repository: Path) -> None:
     old = commit(repository, **{"kernels/csrc/kernel.cu": "one"})
     commit(repository, **{"kernels/csrc/kernel.cu": "two"})
-    hook = repository / ".git/hooks/post-index-change"
-    hook.write_text(f"#!/bin/sh\ntouch {repository}/hooked\n")
-    hook.chmod(0o755)
+    script(repository / ".git/hooks/post-index-change", f"touch {repository}/hooked")
     planned = workspace.json("run", "show", "--on", "here", "--rev", ":/one", "--dry-run")
     assert planned["source"]["git_commit"] == old
     assert not (repository / "hooked").exists()

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.emulator.emulator import Emulator
 from tests.support.sshd import LoopbackSshd
 from tests.support.tiers import sampled
+from tests.support.virtual_cloud import CloudWorkspace, machines
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -215,3 +217,34 @@ def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Si
     assert not left_running(run_id)
     assert workspace.only_run()["status"] == "cancelled"
     assert host_was_untouched(sshd)
+
+
+# --------------------------------------------------------------------------------------------------- a cloud's machine
+@pytest.fixture
+def cloud_workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    made = CloudWorkspace(tmp_path / "w", private_home, cloud)
+    made.job("two", JOB)
+    return made
+
+
+def test_what_fails_here_asks_no_cloud_for_anything(cloud_workspace: CloudWorkspace, cloud: Emulator) -> None:
+    cloud_workspace.type("run", "two", "--on", "l4", "--yes", "--set", "REGISTERS=255", check=100)
+    assert machines(cloud) == {}
+    record = cloud_workspace.only_run()
+    assert (record["status"], record["cost"]["usd"]) == ("failed", 0)
+    assert [step["status"] for step in record["steps"]] == ["failed", "skipped"]
+    lines = (cloud_workspace.only_folder() / "journal.jsonl").read_text()
+    assert '"cloud"' not in lines
+    assert '"acquire"' not in lines
+
+
+def test_the_targets_gpu_is_compiled_for_and_a_job_for_here_alone_costs_nothing(
+    cloud_workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    cloud_workspace.target("a100", machine_type="a2-highgpu-1g", instance="other", usd_per_hour=3.7)
+    done = cloud_workspace.type(
+        "run", "two", "--on", "a100", "--steps", "compile", check=0
+    )  # nobody is asked for a yes
+    assert "may cost" not in done.err
+    assert machines(cloud) == {}
+    assert "arch 80 8.0" in (cloud_workspace.only_folder() / "steps/compile/log.txt").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,19 +40,23 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None
 ROW = {"gpu": "a card", "sms": 12, "case": "mission", "params": {"TILE_M": 64, "WARPS_KV": 4}, "run": "r7"}
 
 
-def written(given: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+Written = Callable[[Any], tuple[int, str, str]]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Written:
     """What `fcctl tune --adopt` gives to the table's own command, and what that prints."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(given)))
-    code = tilings.main()
-    done = capsys.readouterr()
-    return code, done.out, done.err
+
+    def run(given: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(given)))
+        return tilings.main(), *capsys.readouterr()
+
+    return run
 
 
-def test_rows_come_into_the_table_with_the_run_that_found_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_come_into_the_table_with_the_run_that_found_them(written: Written) -> None:
     there = tilings.TABLE.read_text()
-    code, text, _ = written({"env": {"VARIANT": "fused"}, "rows": [ROW], "text": there}, monkeypatch, capsys)
+    code, text, _ = written({"env": {"VARIANT": "fused"}, "rows": [ROW], "text": there})
     # WARPS_KV is at its default, and a table holds what differs.
     added = Row("fused", Gpu("a card", 12), SHAPES["mission"], {"TILE_M": 64}, "r7")
     assert code == 0
@@ -59,11 +64,9 @@ def test_rows_come_into_the_table_with_the_run_that_found_them(
     assert added in tilings.parse(text)
 
 
-def test_a_card_of_the_table_needs_no_count_of_multiprocessors(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_card_of_the_table_needs_no_count_of_multiprocessors(written: Written) -> None:
     known = {**ROW, "gpu": "NVIDIA H200", "sms": None, "params": {"TILE_M": 64}}
-    code, text, _ = written({"env": {"VARIANT": "stage2"}, "rows": [known]}, monkeypatch, capsys)
+    code, text, _ = written({"env": {"VARIANT": "stage2"}, "rows": [known]})
     assert code == 0
     assert tilings.parse(text)[0].gpu == Gpu("NVIDIA H200", 132)
 
@@ -72,19 +75,13 @@ def test_a_card_of_the_table_needs_no_count_of_multiprocessors(
     ("given", "said"),
     [
         ({"env": {"VARIANT": "fuzed"}, "rows": [ROW]}, "are not from a search"),
-        (
-            {"env": {"VARIANT": "fused"}, "rows": [{**ROW, "sms": None}]},
-            "number of multiprocessors of a a card",
-        ),
+        ({"env": {"VARIANT": "fused"}, "rows": [{**ROW, "sms": None}]}, "number of multiprocessors of a a card"),
         ({"env": {"VARIANT": "fused"}, "rows": [{**ROW, "params": {"TILE_M": 7}}]}, "TILE_M"),
         ({"env": {"VARIANT": "fused"}, "rows": [ROW], "text": "{}"}, "not a table of tilings"),
         ([], "standard input is not a JSON object"),
     ],
 )
-def test_what_is_no_row_is_refused(
-    given: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, text, error = written(given, monkeypatch, capsys)
-    assert code == 2
-    assert not text
+def test_what_is_no_row_is_refused(written: Written, given: Any, said: str) -> None:
+    code, text, error = written(given)
+    assert (code, text) == (2, "")
     assert said in error

@@ -19,17 +19,9 @@ from orchestrator.money.reservations import SURELY_OFF_S
 from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations, settle_run
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from tests.support.budgets import listed
-from tests.support.money_world import L4, Begun, World, session_record
+from tests.support.money_world import DEADLINE, L4, ON_L4, STARTED, Begun, World, seen, session_record
 from tests.support.spending import reservation as made
 from tests.support.stores import NOVEMBER, make_id
-
-STARTED, DEADLINE = NOVEMBER, NOVEMBER + 7200.0
-MACHINE = {"zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": DEADLINE, "turned_on": True}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
 
 
 def on_l4(world: World, *how: tuple[str, dict[str, Any]]) -> Begun:
@@ -37,7 +29,7 @@ def on_l4(world: World, *how: tuple[str, dict[str, Any]]) -> Begun:
     run = world.begun(0.72, L4)
     run.log("acquire")
     run.log("cloud", action="start")
-    run.log("acquired", **MACHINE)
+    run.log("acquired", **ON_L4)
     for kind, data in how:
         run.log(kind, **data)
     return run
@@ -71,7 +63,7 @@ def test_a_run_that_reserved_nothing_is_booked_with_what_it_cost(world: World) -
 
 def test_a_session_s_run_that_kept_its_machine_on_reserves_nothing_beside_the_session(world: World) -> None:
     run = world.begun(0.72, L4, session="s")
-    for kind, data in (("acquire", {}), ("acquired", MACHINE), ("released", {"how": "kept"})):
+    for kind, data in (("acquire", {}), ("acquired", ON_L4), ("released", {"how": "kept"})):
         run.log(kind, **data)
     run.saved = run.saved.model_copy(update={"session": None})
     world.ended(run, 0.1)
@@ -175,7 +167,7 @@ def test_what_was_reserved_to_wake_a_machine_is_free_once_it_is_off_again(world:
     world.now += 10
     run.log("acquire")
     assert world.reserved()[name] == 0.5
-    run.log("acquired", **{**MACHINE, "started": world.now})
+    run.log("acquired", **{**ON_L4, "started": world.now})
     world.now += 100
     run.log("stopped", at=world.now)
     assert list(world.reserved()) == [run.run_id]
@@ -287,13 +279,6 @@ def test_whoever_turns_it_off_releases_it(world: World, by: str) -> None:
     else:
         release_kept(world.services, machine=("my-project", "vm"))
         assert list(world.in_the_book()) == [active.run_id, "other"]
-
-
-def seen(**changes: Any) -> UsageRecord:
-    return UsageRecord.model_validate({
-        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
-        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
-    })  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,11 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import CloudError
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import NEAR_S, UsageRecord
+from orchestrator.money.ledger import NEAR_S
 from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import CostRecord, MachineRecord
 from orchestrator.runs.cost.rebuild import LISTED_S, rebuild, settle_lost
-from tests.support.money_world import L4, World, session_record
+from tests.support.money_world import L4, World, seen, session_record
 from tests.support.spending import reservation
 from tests.support.stores import NOVEMBER, completed, make_id
 
@@ -23,18 +22,8 @@ HOUR, LOST = 3600.0, make_id()
 MACHINE = {"project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7"}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
-
-
 def unknown(world: World) -> list[tuple[str, str]]:
     return [(one.kind, one.name) for one in rebuild(world.services, dry_run=True).unknown]
-
-
-def seen(**changes: Any) -> UsageRecord:
-    values = {**MACHINE, "target": "l4", "usd_per_hour": 0.72, "started": NOVEMBER, "seen": NOVEMBER + 10}
-    return UsageRecord.model_validate({**values, **changes})
 
 
 # ---------------------------------------------------------------------------------------------------- what nobody knows

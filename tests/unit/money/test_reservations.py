@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -186,11 +185,6 @@ def test_without_a_ledger_each_machine_has_at_least_the_dearest_of_its_reservati
 def test_what_a_workspace_counts(project: str, results: str, machine: tuple[str, str] | None, counts: bool) -> None:
     scope = Scope("ws", "/ws/results", frozenset({("p", "vm")}))
     assert scope.has(project, results, machine) == counts
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
 
 
 def test_a_damaged_run_does_not_hide_what_the_others_cost(world: World) -> None:

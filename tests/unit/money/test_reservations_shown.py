@@ -7,27 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.money.ledger import NEAR_S, UsageRecord
+from orchestrator.money.ledger import NEAR_S
 from orchestrator.money.reservations import Reserved
 from orchestrator.runs.cost.owners import described, release_kept, reservation
 from orchestrator.runs.cost.spending import set_aside_wake
-from tests.support.money_world import L4, World
-from tests.support.stores import NOVEMBER
-
-STARTED, DEADLINE = NOVEMBER, NOVEMBER + 7200.0
-MACHINE = {"zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": DEADLINE, "turned_on": True}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
-
-
-def seen(**changes: Any) -> UsageRecord:
-    return UsageRecord.model_validate({
-        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
-        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
-    })  # fmt: skip
+from tests.support.money_world import DEADLINE, L4, ON_L4, STARTED, World, seen
 
 
 @pytest.mark.parametrize(
@@ -90,7 +74,7 @@ def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_eac
     run = world.begun(0.72, L4)
     run.log("acquire")
     run.log("cloud", action="start")
-    run.log("acquired", **MACHINE)
+    run.log("acquired", **ON_L4)
     world.now += 1000
     found = described(world.services, Reserved(world.in_the_book()[run.run_id], 1.0), [])
     assert (found.so_far_usd, found.usd_per_hour) == (pytest.approx(0.2), 0.72)
@@ -105,7 +89,7 @@ def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_eac
     name = set_aside_wake(world.services, run.saved, 0.5)
     wake = world.in_the_book()[name]
     run.log("acquire")
-    run.log("acquired", **{**MACHINE, "started": world.now})
+    run.log("acquired", **{**ON_L4, "started": world.now})
     world.now += 500
     found = described(world.services, Reserved(wake, 0.5), [])
     assert (found.so_far_usd, found.usd_per_hour) == (pytest.approx(0.1), 0.72)

@@ -63,6 +63,11 @@ def test_two_of_one_name() -> None:
             "one may cost $5.01, but a whole month only $5",
             "--budget 5 or less",
         ),
+        (
+            {"per_run_usd": 2, "budget_usd": 4},
+            "a firing's budget of $4 is above the cap of a run",
+            "--budget 2 or less, or raise per_run_usd",
+        ),
     ],
 )
 def test_what_could_never_be_paid_for_is_refused(values: dict[str, Any], message: str, hint: str) -> None:
@@ -79,6 +84,7 @@ def test_what_could_never_be_paid_for_is_refused(values: dict[str, Any], message
         {"per_run_usd": 0.01},
         {"per_month_usd": 5, "budget_usd": 5},
         {"per_month_usd": 5, "per_run_usd": 5},
+        {"per_run_usd": 5, "budget_usd": 5},
         {"rate": 0.0},
         {"settings": {"SIZE": "2"}},
     ],

@@ -123,6 +123,7 @@ def test_one_at_work_keeps_the_next_from_starting(records: FiringRecords, ticked
         ({"per_month_usd": 5}, {"per_run_usd": 3}, "started"),
         ({"per_month_usd": 5}, {"per_run_usd": 3.01}, "refused"),
         ({"budget_usd": 3, "per_month_usd": 5}, {"per_run_usd": 4}, "started"),
+        ({"budget_usd": 4, "per_month_usd": 5}, {"per_run_usd": 3}, "started"),
         ({"per_month_usd": 5}, {}, "refused"),
         ({}, {}, "started"),
     ],
