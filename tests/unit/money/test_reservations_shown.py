@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.leases.session_rules import SavedSession
 from orchestrator.money.ledger import NEAR_S
 from orchestrator.money.reservations import Reserved
 from orchestrator.runs.cost.owners import described, release_kept, reservation
 from orchestrator.runs.cost.spending import set_aside_wake
 from tests.support.money_world import DEADLINE, L4, ON_L4, STARTED, World, seen
+from tests.support.stores import make_id
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,30 @@ def test_a_machine_that_a_person_turned_on_is_shown_with_what_it_costs_and_what_
     assert found.so_far_usd == (None if so_far is None else pytest.approx(so_far))
     assert (found.usd_per_hour, found.command, found.until) == (rate, command, until)
     assert found.ends.startswith(ends)
+
+
+def test_a_session_is_shown_with_what_it_costs_while_its_machine_is_on(world: World) -> None:
+    name = make_id("session")
+    saved = SavedSession(
+        session_id=name, created=STARTED, workspace="w", target=L4, budget_usd=5.0, idle_minutes=15,
+        usd_per_hour=0.72, worst_usd_per_hour=0.72,
+    )  # fmt: skip
+    held = world.sessions.begin(name, saved.to_json())
+    one = Reserved(reservation(world.services, "session", name, L4, 5.0), 5.0)
+    world.now = STARTED + 1800
+
+    def shown() -> tuple[float | None, float, float | None]:
+        found = described(world.services, one, [])
+        assert (found.ends, found.command) == (f"session {name}", "fcctl session stop")
+        return found.so_far_usd, found.usd_per_hour, found.until
+
+    assert shown() == (0.0, 0.0, None)
+    held.journal.append("acquire")
+    machine = {"project": "my-project", "zone": "us-west1-c", "name": "vm"}
+    held.journal.append("acquired", **{**machine, **ON_L4})
+    assert shown()[1:] == (0.0, DEADLINE), "its own timer is not set yet"
+    held.journal.append("opened")
+    assert shown() == (pytest.approx(0.36), 0.72, DEADLINE)
 
 
 def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_each_has_cost(

@@ -13,9 +13,10 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.app import SystemClock
+from orchestrator.base.errors import DiskError, HostFault
 from orchestrator.base.journal import FileJournal
 from orchestrator.machines.targets import SshTarget
-from orchestrator.money.caps import Budget, Cap
+from orchestrator.money.caps import Budget, Cap, Window
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
 from orchestrator.runs.cost import spending as ledger
@@ -112,6 +113,37 @@ def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytes
     spent["day"] = 860.0
     world.watch(70)
     assert world.cancelled == [(RUN, "over_budget")]
+
+
+@pytest.mark.parametrize("window", ["day", "month", "project"])
+def test_books_that_cannot_be_read_are_those_of_nobody(
+    make: Make, monkeypatch: pytest.MonkeyPatch, window: Window
+) -> None:
+    """All that this run may cost is reserved."""
+
+    def unreadable(*_: object) -> Spending:
+        raise DiskError("could not read the ledger")
+
+    monkeypatch.setattr(ledger, "spent_without", unreadable)
+    world = make(Cap(name="a cap", usd=100, over=window))
+    world.watch(100)
+    assert [note[:6] for note in world.notes] == ["$81.00", "$91.00"]
+
+
+@pytest.mark.parametrize("fault", ["not_found", "internal"])
+def test_a_run_that_the_host_does_not_know_has_ended(make: Make, fault: str) -> None:
+    world = make()
+
+    def refuses(*_: object, **__: object) -> None:
+        raise HostFault("no", fault=fault)
+
+    world.cancel = refuses  # type: ignore[method-assign]
+    if fault == "not_found":
+        world.watch(200)
+    else:
+        with pytest.raises(HostFault):
+            world.watch(200)
+    assert world.notes[-1].endswith("fcctl stops the run")
 
 
 def test_of_a_run_that_began_yesterday_the_day_s_cap_counts_what_it_cost_since_midnight(
