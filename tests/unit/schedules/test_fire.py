@@ -315,14 +315,17 @@ def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRe
     for number in range(3):
         records.append("often", (refused(number),))
     assert records.read("often") == [refused(2, count=3)]
-    records.append("often", (refused(3, "no stock"),))
-    records.append("often", (refused(4, "no stock", key="0 3 * * * UTC"),))
-    records.append("often", (line("missed", NOON + 5), refused(5, "no stock")))
-    assert [(f.outcome, f.count) for f in records.read("often")] == [
-        ("refused", 3), ("refused", 1), ("refused", 1), ("missed", 1), ("refused", 1),
-    ]  # fmt: skip
+    for other in (refused(3, "no stock"), refused(4, "no stock", key="0 3 * * * UTC"), refused(5, "no stock")):
+        records.append("often", (other,))
+    records.append("often", (line("overlap", NOON + 6, reason="no stock"),))
     records.append("often", (refused(6, "no stock"),))
-    assert [(f.due - NOON, f.count) for f in records.read("often")][-2:] == [(5, 1), (6, 2)]
+    records.append("often", (line("missed", NOON + 7), refused(7, "no stock")))
+    assert [(f.outcome, f.count) for f in records.read("often")] == [
+        ("refused", 3), ("refused", 1), ("refused", 1), ("refused", 1), ("overlap", 1), ("refused", 1), ("missed", 1),
+        ("refused", 1),
+    ]  # fmt: skip
+    records.append("often", (refused(8, "no stock"),))
+    assert [(f.due - NOON, f.count) for f in records.read("often")][-2:] == [(7, 1), (8, 2)]
 
 
 def test_of_a_long_record_only_the_end_is_read_unless_all_is_asked_for(
