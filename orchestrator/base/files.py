@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from fcctl_remote.base import files as host_files
 from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.safe_paths import UNFINISHED
@@ -162,15 +163,7 @@ def _locked(folder: Path, until: float) -> int:
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:
     """Make ``folder``, of ``mode``, and what is missing above it; their names are on disk when this returns."""
-    if not folder.is_dir():
-        make_folders(folder.parent)
-        folder.mkdir(mode, exist_ok=True)
-        try:
-            sync_folder(folder.parent)
-        except OSError:
-            with suppress(OSError):
-                folder.rmdir()  # else the next call takes it for one that lasts
-            raise
+    host_files.make_folders(str(folder), mode)
 
 
 #: The most that is read of a file that people write, bytes: settings, a job, a search. A stranger's repository may have

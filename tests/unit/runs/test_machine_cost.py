@@ -115,18 +115,18 @@ def test_the_rest_of_a_minute_is_the_run_s_with_which_the_machine_went_off() -> 
 
 
 @pytest.mark.parametrize(
-    ("preempted", "started", "stopped", "seconds"),
-    [(1010.0, 1012.0, 1019.0, [60, 60]), (1105.0, 1905.0, 1975.0, [100, 70])],
+    ("preempted", "started", "stopped", "on", "billed"),
+    [(1010.0, 1012.0, 1019.0, [5, 7], [60, 60]), (1105.0, 1905.0, 1975.0, [100, 70], [100, 70])],
     ids=["within a minute: a minute each", "later"],
 )
 def test_preempted_and_woken_again_is_paid_for_twice(
-    preempted: float, started: float, stopped: float, seconds: list[int]
+    preempted: float, started: float, stopped: float, on: list[int], billed: list[int]
 ) -> None:
     entries = woken(preempted, started, stopped)
-    assert [s.seconds for s in power_on_periods(entries)] == seconds
-    assert machine_cost(entries, plan(), [BUILD]).billed_s == sum(seconds)
+    assert [s.seconds for s in power_on_periods(entries)] == on
+    assert machine_cost(entries, plan(), [BUILD]).billed_s == sum(billed)
     record = record_of(entries)
-    assert [s.seconds for s in record.sittings] == seconds
+    assert [s.seconds for s in record.sittings] == billed
     assert record.ended == iso(stopped)
 
 
