@@ -188,6 +188,15 @@ def test_idle_seconds_are_where_no_run_was() -> None:
     assert idle == [(0, 100), (300, 200), (600, 100)]
 
 
+def test_a_second_between_two_runs_is_idle_and_less_is_none() -> None:
+    for gap, idle in ((1.0, [(200.0, 1.0), (301.0, 99.0)]), (0.5, [(300.5, 99.5)])):
+        runs = [run(START, {"bench": 200}), run(START + 200 + gap, {"bench": 100})]
+        lines = books.ledger(runs, [sighting(stopped=START + 400)])
+        found = [(line.start - START, line.seconds) for line in lines if line.run_id is None]
+        assert [start for start, _ in found] == [pytest.approx(start) for start, _ in idle]
+        assert sum(seconds for _, seconds in found) == pytest.approx(100.0)
+
+
 def test_a_machine_is_billed_at_the_price_that_the_cloud_showed() -> None:
     lines = books.ledger([run(START, {"bench": 300})], [sighting(stopped=START + 300, usd_per_hour=7.2)])
     assert sum(line.usd for line in lines) == pytest.approx(0.6)

@@ -120,6 +120,7 @@ def test_passes(expr: str) -> None:
         "min(bad.list) <= 1",
         "bad.nan in [1, 2]",
         "bad.list == [1, 2]",
+        "'x' in bad.list",
         "bad.nan > 1 or true",
     ],
 )
@@ -144,6 +145,8 @@ def test_fails(expr: str) -> None:
         ("all(bad.empty)", "empty list"),
         ("sum(bad.empty) == 0", "empty list"),
         ("bad.text < 3", "found text"),
+        ("1 in bad.text", "'in' needs a list or a string on its right, found text"),
+        ("1 in bad", "needs a list or a string on its right, found an object"),
         ('bad.text < "y"', "cannot compare text"),
         ("1 / 0 == 1", "division by zero"),
         ("1 // 0 == 1", "division by zero"),

@@ -107,6 +107,7 @@ def test_a_day_after_it_stood_still_an_import_counts_as_dead(
     monkeypatch.setattr(time, "time", lambda: NOVEMBER + age)
     store.delete([doomed])
     assert importing.exists() == stays
+    assert not list((store.root / "runs").glob(".pruned-*"))
     assert (store.is_complete(doomed), store.is_complete(kept)) == (False, True)
 
 

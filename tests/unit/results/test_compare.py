@@ -543,6 +543,9 @@ def test_the_environment_without_what_is_fleeting() -> None:
     assert [(d.name, d.old, d.new) for d in found] == [
         ("gpu.driver", "1", "2 and 3"), ("gpu.clocks.max_sm_mhz", 9, 8),
     ]  # fmt: skip
+    assert [d.weight for d in found] == [0.0, 0.0]
+    one_sided = compare_facts.environment([{"os": "a", "old": 1}], [{"os": "a", "new": 2}])
+    assert [(d.name, d.old, d.new) for d in one_sided] == [("old", 1, None), ("new", None, 2)]
 
 
 def test_a_document_is_looked_at_five_levels_deep() -> None:

@@ -126,6 +126,8 @@ def test_the_delay_at_a_step_is_the_one_stated() -> None:
 def test_a_level_that_returns_soon_was_an_episode(length: int) -> None:
     values = noisy([(20, 10.0), (length, 13.0), (20, 10.0), (10, 10.5)])
     assert [(step.start, step.end) for step in change_points(values)] == [(20, 20 + length), (40 + length, None)]
+    longer = change_points(noisy([(20, 10.0), (7, 13.0), (20, 10.0)]))
+    assert [(step.start, step.end) for step in longer] == [(20, None), (27, None)], "six runs, and no more"
     (now,) = change_points(values[: 20 + length])
     assert now.end is None, "nobody knows yet that it will return"
     episode, step = changes(made(values))

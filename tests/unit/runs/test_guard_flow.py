@@ -19,6 +19,7 @@ from orchestrator.machines.targets import SshTarget
 from orchestrator.money.caps import Budget, Cap, Window
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
+from orchestrator.runs.cost import outlook
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.budget_guard import Guard
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -128,6 +129,28 @@ def test_books_that_cannot_be_read_are_those_of_nobody(
     world = make(Cap(name="a cap", usd=100, over=window))
     world.watch(100)
     assert [note[:6] for note in world.notes] == ["$81.00", "$91.00"]
+
+
+def test_notices_that_cannot_be_sent_are_said_once_and_left_to_the_next_command(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spending(0.0, 0.0, 0.0))
+    for failure, said in ((DiskError("the disk is full"), "the disk is full"), (OSError(5, "no"), "[Errno 5] no"),
+                          (["the hook failed"], "the hook failed")):  # fmt: skip
+        answers: list[Any] = [[], failure]
+
+        def send(_: object, answers: list[Any] = answers) -> list[str]:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return list(answer)
+
+        monkeypatch.setattr(outlook, "send_cap_notices", send)
+        world = make(Cap(name="a cap", usd=10_000, over="day"))
+        world.watch(200)
+        assert (world.notes, answers) == ([said], [])
+        world.close()
+        world.journal._path.unlink()
 
 
 @pytest.mark.parametrize("fault", ["not_found", "internal"])

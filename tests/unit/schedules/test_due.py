@@ -161,7 +161,8 @@ def outcomes(
 
 def test_a_changed_line_begins_anew() -> None:
     old = Firing(outcome="started", due=START.timestamp(), at=START.timestamp(), key="0 3 * * * UTC")
-    assert read_past(hourly(), [old]).seen is None
+    for key in (old.key, "", "~"):
+        assert read_past(hourly(), [old.model_copy(update={"key": key})]).seen is None
     assert [hourly(timezone=zone).key for zone in ("UTC", "Europe/Berlin", None)] == [
         "0 * * * * UTC", "0 * * * * Europe/Berlin", "0 * * * * ",
     ]  # fmt: skip
