@@ -438,7 +438,7 @@ def test_a_target_in_the_cloud_is_known_by_its_machine(world: World) -> None:
     assert (one.machine, one.project, one.results) == (("my-project", "vm"), "ws", str(world.results))
     box = reservation(world.services, "run", "r", world.targets[0], 1.0, suffix=".wake")
     assert (box.machine, box.reservation_id, box.owner_id) == (("", "box"), "r.wake", "r")
-    assert made("x").machine == ("", "box")
+    assert (made("x").machine, made("x").newer_than) == (("", "box"), 0.0)
     other = L4.model_copy(update={"instance": "vm-2"})
     assert isinstance(other, GcpTarget)
     assert reservation(world.services, "up", "u", other, 1.0).machine == ("my-project", "vm-2")

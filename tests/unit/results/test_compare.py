@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
 from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.compare.effect import Effect, Spread
-from orchestrator.results.compare.history import run_to_run
+from orchestrator.results.compare.history import SourceChanges, run_to_run
 from orchestrator.results.compare.rows import GpuActivity, Machine, Row, rows_of
 from orchestrator.results.compare.verdicts import (
     Compared,
@@ -24,7 +25,7 @@ from orchestrator.results.compare.verdicts import (
 )
 from orchestrator.results.store.store import FileStore
 from orchestrator.results.timings import Measurement
-from tests.support.measured_runs import document, entry, measured, samples, simple
+from tests.support.measured_runs import COMMITS, document, entry, measured, samples, searched, simple
 
 HOST = {"gpu": {"name": "NVIDIA L4", "driver": "550.54.15", "present": True, "power_limit_w": 72.0}}
 
@@ -596,3 +597,40 @@ def test_earlier_runs_of_the_machine_decide_what_one_launch_can_show(store: File
     assert (found.verdict, found.effect.spread_from) == ("slower", "history")
     (found,) = compare_all(store, (",".join(earlier[:2]), new))[0].comparison.benchmarks
     assert found.effect.spread_from == "assumed", "what is compared is no history of itself"
+
+
+def test_a_report_has_what_differs_of_each_kind_the_old_side_first(store: FileStore, tmp_path: Path) -> None:
+    def documents(number: int) -> list[dict[str, Any]]:
+        plain = {"schema_version": 1}
+        profiled = {"name": "k", "metrics": {"tensor_active_pct": 10.0 * number}}
+        return [
+            simple(10.0 * number),
+            {**plain, "kind": "environment", "os": f"os {number}"},
+            {**plain, "kind": "build", "label": "fused", "kernels": [kernel("k", registers=number)]},
+            {**plain, "kind": "profile", "shape": {"name": "m"}, "kernels": [profiled]},
+            {**plain, "kind": "metrics", "metrics": {"score": float(number)}},
+            searched(0.5 + number / 10),
+        ]
+
+    asked: list[tuple[str, str]] = []
+
+    def between(_: Path, one: str, other: str) -> SourceChanges:
+        asked.append((one, other))
+        return SourceChanges((("sha", "subject"),), ())
+
+    old = measured(store, documents(1), at=0)
+    new = measured(store, documents(2), at=60, commit="b")
+    (report,) = compare_all(store, (old, new), history=between, root=tmp_path)
+    for differences, before, after in (
+        (report.environment, "os 1", "os 2"), (report.resources, 1, 2), (report.profile, 10.0, 20.0),
+        (report.metrics, 1.0, 2.0), (report.searches, 0.6, 0.7),
+    ):  # fmt: skip
+        assert [(d.old, d.new) for d in differences] == [(before, after)]
+    assert asked == [(COMMITS["a"], COMMITS["b"])]
+    assert report.source.changes == SourceChanges((("sha", "subject"),), ())
+    assert (report.source.same_tree, report.source.dirty, report.old.first.run_id) == (False, (), old)
+    (again,) = compare_all(store, (old, old), history=between, root=tmp_path)
+    assert (again.source.changes, again.source.same_tree, len(asked)) == (None, True, 1)
+    for how in ({"history": between}, {"root": tmp_path}):
+        (plain,) = compare_all(store, (old, new), **how)  # type: ignore[arg-type]
+        assert plain.source.changes is None

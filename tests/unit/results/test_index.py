@@ -320,6 +320,13 @@ def test_odd_values_of_a_valid_record_become_plain(store: FileStore) -> None:
     assert len(row.job) == 200
 
 
+@pytest.mark.parametrize(("code", "kept"), [(-(10**30), -(2**31)), (10**30, 2**31), (-(2**31) + 1, -(2**31) + 1)])
+def test_an_exit_code_is_one_of_a_process(store: FileStore, code: int, kept: int) -> None:
+    raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
+    written_raw(store, json.dumps(raw | {"exit_code": code}), raw["run_id"])
+    assert store.rows()[0].exit_code == kept
+
+
 def test_an_emulated_machine_s_dollars_are_nobody_s(store: FileStore) -> None:
     raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
     raw["cost"] |= {"usd": 0.5, "emulated": True}

@@ -175,6 +175,7 @@ def test_after_a_night_asleep_only_the_newest_is_made_up_for() -> None:
 
 
 def test_too_late_is_missed() -> None:
+    assert (hourly().catch_up_minutes, hourly().enabled, hourly().on) == (60.0, True, "local")
     past = FiringHistory(START.timestamp(), None)
     plan = hourly(cron="0 13 * * *", catch_up_minutes=15)
     assert outcomes(plan, past, START + timedelta(hours=2)) == [("missed", START + timedelta(hours=1))]
