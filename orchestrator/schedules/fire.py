@@ -31,7 +31,7 @@ from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.runs.job.files import StepSearch
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_settings, check_variants
-from orchestrator.schedules.due import Firing, Schedule, decide, read_past, upcoming
+from orchestrator.schedules.due import Firing, Schedule, decide, is_late, read_past, upcoming
 
 #: A firing that was begun this recently may not have taken its lock yet.
 STARTING_S = 120.0
@@ -81,7 +81,10 @@ class Scheduler:
         schedule = self.schedules[name]
         with self.records.firing(name) as alone:
             if alone:
-                answer = run_job(schedule, counted.firing_id(self.spending.scope, name, due))
+                if (late := is_late(schedule, due, self.clock.now() - STARTING_S)) is not None:
+                    answer: Mapping[str, Any] = {"error": {"message": late}, "cost": {"usd": 0.0}}
+                else:
+                    answer = run_job(schedule, counted.firing_id(self.spending.scope, name, due))
                 firing = _ended(schedule, due, answer, self.clock.now())
             else:
                 firing = Firing(

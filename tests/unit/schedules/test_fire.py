@@ -146,6 +146,23 @@ def fired(records: FiringRecords, spending: SpendingBook, answer: Mapping[str, A
     return firing
 
 
+@pytest.mark.parametrize(("slept_s", "runs"), [(3600.0, True), (3900.0, False)])
+def test_a_computer_that_slept_after_the_decision_starts_nothing_hours_late(
+    records: FiringRecords, spending: SpendingBook, slept_s: float, runs: bool
+) -> None:
+    """``catch_up_minutes`` is an hour."""
+    started: list[str] = []
+
+    def run_job(_: Schedule, firing: str) -> Mapping[str, Any]:
+        started.append(firing)
+        return {"status": "passed", "cost": {"usd": 0.5}}
+
+    scheduler = Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + slept_s))
+    firing = scheduler.fire("often", NOON, run_job)
+    assert (len(started), firing.status, firing.usd) == ((1, "passed", 0.5) if runs else (0, "error", 0.0))
+    assert runs or firing.reason == "noticed 63 minutes late: this computer slept or was off"
+
+
 @pytest.mark.parametrize(
     ("answer", "end"),
     [
