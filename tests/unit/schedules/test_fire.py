@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
-from orchestrator.money.firings import end, firing_id, start
+from orchestrator.money.firings import end, firing_id, spent_in_month, start
 from orchestrator.schedules.due import Firing, Schedule
 from orchestrator.schedules.fire import STARTING_S, FiringRecords, Scheduler
 from tests.support.spending import book_in
@@ -128,6 +129,20 @@ def test_a_month_s_cap_holds(
 ) -> None:
     records.append("often", (line("started"), line("finished", usd=2.0)))
     assert ticked(3600, schedule(**plan), **caps)[0] == [outcome]
+
+
+def test_what_a_killed_tick_had_counted_and_is_missed_by_now_costs_nothing(
+    records: FiringRecords, spending: SpendingBook, ticked: Ticked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = schedule(budget_usd=3, per_month_usd=5)
+    records.append("often", (line("started"), line("finished", usd=0.0)))
+    with monkeypatch.context() as killed:
+        killed.setattr(FiringRecords, "append", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ticked(3600, plan)
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 3
+    assert ticked(7200, plan)[0] == ["missed", "started"]
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 3
 
 
 # ------------------------------------------------------------------------------------------------------ one firing
