@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from fcctl_remote.base import files as host_files
 from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.safe_paths import UNFINISHED
@@ -83,8 +84,7 @@ def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool
     empty file."""
     place, unfinished = folder / name, folder / f"{UNFINISHED}{os.urandom(8).hex()}"
     kept = _mode_of(place) if mode is None else mode
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    fd = os.open(unfinished, flags, 0o644 if kept is None else 0o600)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if kept is None else 0o600)
     try:
         try:
             if kept is not None:
@@ -142,7 +142,7 @@ def _sweep(folder: Path) -> None:
 
 def _locked(folder: Path, until: float) -> int:
     """A descriptor with the lock of the folder itself: a file in it may be replaced, and a lock on that with it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(folder, os.O_RDONLY)
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,15 +163,7 @@ def _locked(folder: Path, until: float) -> int:
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:
     """Make ``folder``, of ``mode``, and what is missing above it; their names are on disk when this returns."""
-    if not folder.is_dir():
-        make_folders(folder.parent)
-        folder.mkdir(mode, exist_ok=True)
-        try:
-            sync_folder(folder.parent)
-        except OSError:
-            with suppress(OSError):
-                folder.rmdir()  # else the next call takes it for one that lasts
-            raise
+    host_files.make_folders(str(folder), mode)
 
 
 #: The most that is read of a file that people write, bytes: settings, a job, a search. A stranger's repository may have
