@@ -73,14 +73,9 @@ def test_an_unchanged_variant_is_cached_and_any_change_builds_anew(small: Varian
 
 
 def test_two_builds_at_once_both_succeed(small: Variant) -> None:
-    found: list[building.Built] = []
-    threads = [threading.Thread(target=lambda: found.append(build(small))) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(build, [small] * 4))
     assert len({b.library for b in found}) == 1
-    assert len(found) == 4
     assert [p.name for p in building.cache_folder().iterdir()] == [found[0].library.parent.name]
 
 
@@ -469,17 +464,9 @@ def test_many_threads_may_call_at_once(cpu: launch.Kernel, monkeypatch: pytest.M
     cpu = launch.Kernel(cpu.built)
     cases = [tensors(1, 4, 40 + n, 64) for n in range(8)]
     right = [cpu(*c) for c in cases]
-    wrong: list[int] = []
-
-    def work(n: int) -> None:
-        wrong.extend(n for _ in range(30) if not torch.equal(cpu(*cases[n]), right[n]))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == []
+    with ThreadPoolExecutor(8) as pool:
+        is_right = pool.map(lambda n: all(torch.equal(cpu(*cases[n]), right[n]) for _ in range(30)), range(8))
+    assert list(is_right) == [True] * 8
 
 
 def refusals() -> dict[str, tuple[list[torch.Tensor], dict[str, object], str]]:

@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -246,26 +247,20 @@ def test_more_layouts_than_there_is_room_for(echo: launch.Kernel) -> None:
 
 
 def test_threads_do_not_mix_up_their_calls(echo: launch.Kernel) -> None:
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
+    def wrong(number: int) -> list[int]:
         q, k, v = tensors(1, 2, 5 + number, 64)
         right = [float(x.flatten()[0]) for x in (q, k, v)]
-        for step in range(400):
-            if heard(echo(q, k, v, scale=float(number + 1 + step % 3) / 16))[:3] != right:
-                wrong.append(number)
+        scales = [float(number + 1 + step % 3) / 16 for step in range(400)]
+        return [number for scale in scales if heard(echo(q, k, v, scale=scale))[:3] != right]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(6) as pool:
+            found = list(pool.map(wrong, range(6)))
     finally:
         sys.setswitchinterval(interval)
-    assert wrong == []
+    assert found == [[]] * 6
 
 
 def test_nothing_is_kept_alive_and_nothing_leaks(echo: launch.Kernel) -> None:
