@@ -65,20 +65,6 @@ def test_holm_is_the_published_procedure() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ blocks
-def test_blocks_are_as_long_as_the_samples_remember() -> None:
-    rng = np.random.default_rng(1)
-    white = rng.normal(1, 0.01, 400)
-    assert blocks.block_length(white) <= 3
-    steps = rng.normal(0, 0.01, 400)
-    remembering = np.empty(400)
-    remembering[0] = 1.0
-    for i in range(1, 400):
-        remembering[i] = 1 + 0.9 * (remembering[i - 1] - 1) + steps[i]
-    assert 10 <= blocks.block_length(remembering) <= 80
-    assert 50 <= blocks.block_length(np.linspace(1, 2, 400)) <= 400 // blocks.LEAST_BLOCKS
-    assert blocks.block_length(np.full(50, 3.0)) == 1
-
-
 def test_a_block_bootstrap_knows_a_mean_of_remembering_samples_less_well() -> None:
     rng = np.random.default_rng(2)
     values = np.repeat(np.exp(rng.normal(0, 0.01, 40)), 10)
@@ -99,14 +85,18 @@ def test_resamples_are_blocks_with_the_ends_joined(metric: str, n: int, length: 
     assert drawn == pytest.approx(plain, rel=1e-12)
 
 
-def test_drift_and_grain_are_seen() -> None:
-    rng = np.random.default_rng(3)
-    still = np.exp(rng.normal(0, 0.002, 200))
+def test_a_drift_is_seen_through_noise() -> None:
+    still = np.exp(np.random.default_rng(3).normal(0, 0.002, 200))
     assert blocks.drift(still) < 0.001
     assert blocks.drift(still * np.exp(np.linspace(0, 0.05, 200))) == pytest.approx(0.05 / np.sqrt(12), rel=0.25)
-    coarse = np.round(np.exp(rng.normal(0, 0.02, 200)) * 50) / 50
-    assert blocks.grain(coarse) == pytest.approx(0.02 / np.sqrt(12), rel=0.05)
-    assert blocks.grain(still) == 0.0
+
+
+def remembering(memory: float, n: int, seed: int) -> np.ndarray:
+    """Times of which each remembers so much of the one before."""
+    steps, values = np.random.default_rng(seed).normal(size=n), np.zeros(n)
+    for i in range(1, n):
+        values[i] = memory * values[i - 1] + steps[i]
+    return np.exp(0.01 * values)
 
 
 @pytest.mark.parametrize("memory", [0.6, 0.9])
@@ -115,12 +105,8 @@ def test_a_block_is_as_long_as_politis_and_white_say(memory: float) -> None:
 
     Not for a short memory: their rule counts lags up to twice the last that stands out, and the optimum counts all.
     """
-    n, lengths = 1000, []
-    for seed in range(40):
-        steps, values = np.random.default_rng(seed).normal(size=n), np.zeros(n)
-        for i in range(1, n):
-            values[i] = memory * values[i - 1] + steps[i]
-        lengths.append(blocks.block_length(np.exp(0.01 * values)))
+    n = 1000
+    lengths = [blocks.block_length(remembering(memory, n, seed)) for seed in range(40)]
     slope = 2 * memory / (1 - memory) ** 2  # sum over all lags of |lag| * memory ** |lag|
     level = (1 + memory) / (1 - memory)
     assert np.median(lengths) == pytest.approx((2 * slope**2 / (4 / 3 * level**2) * n) ** (1 / 3), rel=0.25)
@@ -139,15 +125,13 @@ def published_length(samples: np.ndarray) -> int:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("memory", [-0.6, -0.3, 0.0, 0.3, 0.6, 0.9])
 def test_blocks_are_of_the_published_length(memory: float, seed: int) -> None:
-    steps, values = np.random.default_rng(seed).normal(size=300), np.zeros(300)
-    for i in range(1, 300):
-        values[i] = memory * values[i - 1] + steps[i]
-    assert blocks.block_length(np.exp(0.01 * values)) == published_length(values)
+    samples = remembering(memory, 300, seed)
+    assert blocks.block_length(samples) == published_length(samples)
 
 
 @pytest.mark.parametrize(
     ("samples", "length"),
-    [([1.0, 2.0] * 3, 1), ([2.0] * 30, 1), ([*range(1, 8)], 1), ([*range(1, 51)], 10)],
+    [([1.0, 2.0] * 3, 1), ([2.0] * 50, 1), ([*range(1, 8)], 1), ([*range(1, 51)], 10)],
     ids=["few", "one value", "seven", "a trend: at most a fifth"],
 )
 def test_blocks_of_plain_series(samples: list[float], length: int) -> None:
@@ -217,15 +201,10 @@ def test_samples_however_many_are_no_launches() -> None:
 
 def test_four_launches_a_side_measure_it() -> None:
     old = [launch(10 * f, seed=i) for i, f in enumerate((1.0, 1.004, 0.997, 1.001))]
-    new = [launch(10.3 * f, seed=9 + i) for i, f in enumerate((1.0, 1.003, 0.998, 1.002))]
-    found = compared(old, new)
+    found = compared(old, [launch(10.3 * f, seed=9 + i) for i, f in enumerate((1.0, 1.003, 0.998, 1.002))])
     assert found.basis == "launches"
     assert found.spread == pytest.approx(0.003, abs=0.001)
     assert found.low > 1.02
-    expected = stats.ttest_ind(
-        np.log([x.value("p50") for x in new]), np.log([x.value("p50") for x in old]), equal_var=False
-    )
-    assert found.p == pytest.approx(expected.pvalue, rel=0.05)
     assert found.rank_p == pytest.approx(2 / 70)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,46 +10,33 @@ import pytest
 from orchestrator.base.git import GitFailed, run_git
 from orchestrator.results.compare.history import source_changes, subjects
 from orchestrator.runs.git_source import GitSource
+from orchestrator.runs.source import Source
+from tests.support.repository import commit, git
+from tests.support.scripts import script
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
 
-def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "protocol.file.allow=always"]
-    done = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def repository(folder: Path) -> Path:
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    (folder / "a.cu").write_text("a")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "x")
-    return folder
-
-
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    return repository(tmp_path / "repo")
+    return commit(tmp_path / "repo", a_dot_cu="a")
 
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
     """A program that leaves a file ``fired`` beside itself."""
-    program = tmp_path / "trap"
-    program.write_text(f"#!/bin/sh\ntouch '{tmp_path}/fired'\nexit 1\n")
-    program.chmod(0o755)
-    return program
+    return script(tmp_path / "trap", f"touch '{tmp_path}/fired'\nexit 1")
 
 
-def touched(file: Path) -> None:
-    """The same content at another time: git compares it with the index again."""
-    os.utime(file, (1, 1))
+def read(repo: Path) -> Source:
+    """Of files that are compared with the index again: the same content at another time."""
+    for file in repo.rglob("a.cu"):
+        os.utime(file, (1, 1))
+    return GitSource().read(repo)
 
 
-def assert_untouched(trap: Path) -> None:
-    assert not (trap.parent / "fired").exists()
+def is_sprung(trap: Path) -> bool:
+    return (trap.parent / "fired").exists()
 
 
 @pytest.mark.parametrize("key", ["clean", "process"])
@@ -61,43 +47,37 @@ def test_filters_of_the_repository(repo: Path, trap: Path, name: str, key: str) 
     attributes.write_text(f"a.cu filter={name}\n")
     git(repo, "config", f"filter.{name}.{key}", str(trap))
     git(repo, "config", f"filter.{name}.required", "true")
-    touched(repo / "a.cu")
-    source = GitSource().read(repo)
+    source = read(repo)
     assert [e.path for e in source.entries] == ["a.cu"]
     assert (source.git_commit, source.dirty) == (git(repo, "rev-parse", "HEAD"), False)
-    assert_untouched(trap)
+    assert not is_sprung(trap)
 
 
-def test_filters_of_a_file_that_its_config_includes(repo: Path, trap: Path) -> None:
-    (repo / ".git/more").write_text(f'[filter "x"]\n\tclean = {trap}\n')
-    git(repo, "config", "include.path", "more")
+@pytest.mark.parametrize("place", ["included", "user"])
+def test_filters_of_a_file_that_its_config_includes_are_not_applied_and_those_of_the_user_are(
+    repo: Path, trap: Path, place: str
+) -> None:
+    """Git LFS is one of the user's."""
+    if place == "included":
+        (repo / ".git/more").write_text(f'[filter "x"]\n\tclean = {trap}\n')
+        git(repo, "config", "include.path", "more")
+    else:
+        git(repo, "config", "--global", "filter.x.clean", str(trap))
     (repo / ".gitattributes").write_text("* filter=x\n")
-    touched(repo / "a.cu")
-    GitSource().read(repo)
-    assert_untouched(trap)
+    read(repo)
+    assert is_sprung(trap) == (place == "user")
 
 
 def test_filters_of_a_submodule(repo: Path, trap: Path, tmp_path: Path) -> None:
-    lib = repository(tmp_path / "lib")
-    git(repo, "submodule", "--quiet", "add", str(lib), "lib")
-    git(repo, "commit", "-q", "-m", "y")
+    git(repo, "submodule", "--quiet", "add", str(commit(tmp_path / "lib", a_dot_cu="a")), "lib")
+    commit(repo)
     git(repo / "lib", "config", "filter.x.clean", str(trap))
     (repo / ".git/modules/lib/info").mkdir(exist_ok=True)
     (repo / ".git/modules/lib/info/attributes").write_text("* filter=x\n")
-    touched(repo / "lib/a.cu")
-    assert GitSource().read(repo).dirty is False
+    assert read(repo).dirty is False
     (repo / "lib/a.cu").write_text("changed")
-    assert GitSource().read(repo).dirty is True
-    assert_untouched(trap)
-
-
-def test_filters_of_the_user_are_applied(repo: Path, trap: Path) -> None:
-    """Git LFS is one."""
-    git(repo, "config", "--global", "filter.x.clean", str(trap))
-    (repo / ".gitattributes").write_text("* filter=x\n")
-    touched(repo / "a.cu")
-    GitSource().read(repo)
-    assert (trap.parent / "fired").exists()
+    assert read(repo).dirty is True
+    assert not is_sprung(trap)
 
 
 def test_fsmonitor_and_hooks(repo: Path, trap: Path) -> None:
@@ -105,16 +85,14 @@ def test_fsmonitor_and_hooks(repo: Path, trap: Path) -> None:
     hook = repo / ".git/hooks/post-index-change"
     hook.parent.mkdir(exist_ok=True)
     hook.symlink_to(trap)
-    touched(repo / "a.cu")
-    GitSource().read(repo)
+    read(repo)
     run_git(repo, "read-tree", "HEAD", timeout_s=60)
-    assert_untouched(trap)
+    assert not is_sprung(trap)
 
 
 def test_what_a_remote_names_where_an_object_is_missing(repo: Path, trap: Path) -> None:
     """Git would ask a "promisor" for it."""
-    (repo / "a.cu").write_text("b")
-    git(repo, "commit", "-qam", "y")
+    commit(repo, a_dot_cu="b")
     first, tree = git(repo, "rev-parse", "HEAD~"), git(repo, "rev-parse", "HEAD^{tree}")
     git(repo, "config", "remote.origin.url", str(repo.parent / "elsewhere"))
     git(repo, "config", "remote.origin.promisor", "true")
@@ -123,11 +101,11 @@ def test_what_a_remote_names_where_an_object_is_missing(repo: Path, trap: Path) 
     git(repo, "config", "core.repositoryFormatVersion", "1")
     for name in (first, tree):
         (repo / ".git/objects" / name[:2] / name[2:]).unlink()
-    GitSource().read(repo)
+    read(repo)
     with pytest.raises(GitFailed):
         run_git(repo, "cat-file", "-p", tree, timeout_s=60)
     source_changes(repo, first, git(repo, "rev-parse", "HEAD"))
-    assert_untouched(trap)
+    assert not is_sprung(trap)
 
 
 def test_what_verifies_signatures_and_shows_differences(repo: Path, trap: Path) -> None:
@@ -146,4 +124,4 @@ def test_what_verifies_signatures_and_shows_differences(repo: Path, trap: Path) 
     git(repo, "update-ref", "HEAD", second)
     subjects(repo, [first, second])
     source_changes(repo, first, second)
-    assert_untouched(trap)
+    assert not is_sprung(trap)

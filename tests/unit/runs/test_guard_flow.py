@@ -23,6 +23,7 @@ from orchestrator.runs.cost.budget_guard import Guard
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 RUN = "20261121t081530z-j-t-3fa9c1"
+BUDGET = (Cap(name="--budget", usd=100),)
 
 
 class World:
@@ -79,8 +80,9 @@ Make = Callable[..., World]
 def make(tmp_path: Path) -> Iterator[Make]:
     made = []
 
-    def build(*caps: Cap, stop_at: float | None = None) -> World:
-        made.append(World(tmp_path, *caps, stop_at=stop_at))
+    def build(*caps: Cap) -> World:
+        """With these caps, or a budget of $100."""
+        made.append(World(tmp_path, *(caps or BUDGET), stop_at=None if caps else BUDGET[0].usd))
         return made[-1]
 
     yield build
@@ -89,7 +91,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def test_it_warns_once_and_ends_once(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)  # a dollar a second
+    world = make()  # a dollar a second
     world.watch(79)
     assert world.notes == []
     world.watch(8)
@@ -127,7 +129,7 @@ def test_of_a_run_that_began_yesterday_the_day_s_cap_counts_what_it_cost_since_m
 @pytest.mark.parametrize("jump", [86400.0, -86400.0])
 @pytest.mark.parametrize("written_here", [True, False], ids=["its own run", "one that another fcctl began"])
 def test_a_clock_that_is_set_neither_ends_a_run_nor_prolongs_it(make: Make, jump: float, written_here: bool) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)
+    world = make()
     if not written_here:
         world.follow_as_another_process()
     world.watch(30)
@@ -140,14 +142,14 @@ def test_a_clock_that_is_set_neither_ends_a_run_nor_prolongs_it(make: Make, jump
 
 
 def test_a_clock_that_was_set_before_the_guard_began_changes_nothing_of_its_own_run(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)
+    world = make()
     world.jumped = 3600.0
     world.watch(70)
     assert world.cancelled == []
 
 
 def test_what_the_laptop_slept_counts(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)
+    world = make()
     world.watch(10)
     world.time += 300  # no look in between
     world.watch(3)
