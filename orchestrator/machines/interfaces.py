@@ -179,6 +179,9 @@ class Cloud(Protocol):
     :class:`~orchestrator.base.errors.CloudError` if there is no valid answer.
     """
 
+    def ahead_s(self) -> float | None:
+        """How much the cloud's clock is ahead of this computer's, by its last answer; None: unknown."""
+
     def machine(self, zone: str, name: str) -> Machine | None: ...
 
     def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:

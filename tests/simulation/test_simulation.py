@@ -12,6 +12,7 @@ from orchestrator.machines.provision.release import AGAIN_S, ReleaseRequest, rel
 from tests.simulation.cloud import LATENCY
 from tests.simulation.episode import ZONES, Episode, play
 from tests.simulation.judge import outcome
+from tests.simulation.money_mutants import MONEY_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant, found_by
 from tests.simulation.schedule import FiringPlan, Schedule, draw
 from tests.simulation.shrink import shrink
@@ -189,7 +190,7 @@ def test_of_two_deletions_of_one_machine_neither_ends_the_other_for_ever(tmp_pat
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *MONEY_MUTANTS], ids=lambda m: m.name)
 def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
     found = found_by(mutant)

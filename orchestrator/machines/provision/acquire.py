@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
+from orchestrator.base.clock import WRONG_S, clock_command, duration_text
 from orchestrator.base.errors import (
     AuthError,
     BudgetError,
@@ -141,7 +142,20 @@ class _Acquisition:
         ahead, now = self._cloud_ahead(machines), self._now()
         # ``ahead`` is relative to this computer's clock.
         action = next_action(machines, self._policy, self._history, now, ahead + self._clock.now() - now)
+        if isinstance(action, actions.SetDeadline | actions.Start | actions.Stop | actions.Create):
+            self._check_clock()
         return self._refuse_if_dear(action)
+
+    def _check_clock(self) -> None:
+        """Raises ConfigError if this computer's clock is wrong."""
+        ahead = self._cloud.ahead_s() or 0.0
+        if abs(ahead) > WRONG_S:
+            differs = f"{duration_text(abs(ahead) // 60 * 60)} {'behind' if ahead > 0 else 'ahead of'} the cloud's"
+            raise ConfigError(
+                f"this computer's clock is {differs}: fcctl starts no machine",
+                cause="by a wrong clock the caps of a day and a month would count from another day",
+                hint=f"set this computer's clock: {clock_command()}; then run the command again",
+            )
 
     def _refuse_if_dear(self, action: actions.Action) -> actions.Action:
         """The action, or a failure if the machine costs more than planned. Raises ConfigError: its price is unknown."""

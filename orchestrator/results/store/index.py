@@ -36,7 +36,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 #: A folder changed again within this time may keep its old time stamp (HFS+ counts whole seconds).
 _SETTLED_NS = 2_000_000_000
 #: Runs whose rows are held in memory at once while the index is built.
-_BATCH = 500
+_MAX_BATCH = 500
 _MAX_NAMES = 5000
 
 
@@ -170,7 +170,7 @@ class Index:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         url = f"file:{quote(str(self._path))}?mode={mode}"
-        db = sqlite3.connect(url, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(url, uri=True, timeout=BUSY_S, isolation_level=None)
         # What a power cut takes from the index comes back with the next catch-up.
         db.execute("PRAGMA synchronous = NORMAL")
         return db
@@ -265,7 +265,7 @@ class Index:
                 records.append(read_record(f"{self._runs}/{name}", name))
             except DamagedRecord as exc:
                 skipped.append((name, str(exc), _stamp(self._runs, name)))
-            if len(records) >= _BATCH:
+            if len(records) >= _MAX_BATCH:
                 self._insert(db, records)
                 records.clear()
         self._insert(db, records)

@@ -125,6 +125,20 @@ def test_nobody_follows_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook
     assert fetched(workspace)["run_id"] == run_id
 
 
+@pytest.mark.parametrize("ruin", ["fill", "protect", "broken"])
+def test_a_session_s_machine_is_stopped_all_the_same(ruin: str, workspace: CloudWorkspace, results: SmallDisk) -> None:
+    workspace.fcctl("session", "start", "--on", "l4", "--budget", "1")
+    assert workspace.statuses() == ON
+    if ruin in ("fill", "protect"):
+        getattr(results, ruin)()
+        done = workspace.fcctl("session", "stop", check=1)
+    else:
+        done = workspace.changed("broken", str(results.root), "session", "stop")
+    assert (done.returncode, workspace.statuses()) == (1, OFF), done.stderr
+    labels = [line.split(":")[0] for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    assert labels == ["release", "error", "cause", "hint"], done.stderr
+
+
 TWO_FILES = """
 steps:
   - id: write

@@ -30,7 +30,9 @@ steps:
 
 def git(folder: Path, *words: str) -> str:
     who = ("-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
-    done = subprocess.run(["git", *who, *words], cwd=folder, env=git_environment(may_fetch=True), check=True, capture_output=True)
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, env=git_environment(may_fetch=True), check=True, capture_output=True
+    )
     return done.stdout.decode().strip()
 
 

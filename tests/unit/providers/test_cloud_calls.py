@@ -8,11 +8,13 @@ import pytest
 
 from orchestrator.base.errors import AuthError, CloudError
 from orchestrator.providers.gcp import failures
+from orchestrator.providers.gcp.api import Api
 from orchestrator.providers.gcp.failures import Calls, Refused
 
 pytest.importorskip("google.cloud.compute_v1")
 import requests
 from google.api_core import exceptions as api
+from google.auth import exceptions as auth
 from requests import exceptions as http
 from urllib3.exceptions import NewConnectionError
 
@@ -138,3 +140,34 @@ def test_what_is_refused_is_not_repeated() -> None:
         Calls(clock, "p", emulated=False)("x", failing(http.SSLError("CERTIFICATE_VERIFY_FAILED")))
     assert "REQUESTS_CA_BUNDLE" in str(error.value.hint)
     assert clock.slept == []
+
+
+def test_each_answer_says_how_wrong_the_clock_is() -> None:
+    """Time's clock shows 2001-09-09 01:46:40."""
+    from google.auth.credentials import AnonymousCredentials
+
+    service = Api("p", None, Time(), 500)
+    service._credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    session = service._make_client("Instances").transport._session
+    assert service.ahead_s is None
+    for date, ahead_s in (("Sun, 09 Sep 2001 02:46:40 GMT", 3600.0), ("never", 3600.0), (None, 3600.0)):
+        response = requests.Response()
+        response.headers.update({"Date": date} if date else {})
+        requests.hooks.dispatch_hook("response", session.hooks, response)
+        assert service.ahead_s == ahead_s
+
+
+JWT = "invalid_grant: Invalid JWT: Token must be in a reasonable timeframe. Check your iat and exp values."
+NOT_YET = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid"
+
+
+@pytest.mark.parametrize(
+    "error", [http.SSLError(NOT_YET), auth.TransportError(http.SSLError(NOT_YET)), auth.RefreshError(JWT, {})]
+)
+def test_a_computer_in_1970_is_told_to_look_at_its_clock(error: Exception) -> None:
+    clock = Time()
+    with pytest.raises(CloudError, match="do not agree on the time") as raised:
+        Calls(clock, "p", emulated=False)("x", failing(error))
+    assert clock.slept == []
+    assert raised.value.cause is not None
+    assert "check this computer's clock (date), and set it: sudo " in (raised.value.hint or "")

@@ -123,6 +123,12 @@ def test_what_an_older_program_leaves_out_is_nothing() -> None:
     assert given == LEFT_OUT
 
 
+def test_a_refusal_says_what_it_was_given() -> None:
+    assert wire.Refusal("denied", "no").error == wire.CallError("denied", "no", None, {})
+    error = wire.Refusal("denied", "no", "ask", {"a": 1}).error
+    assert (error.hint, error.data, str(wire.Refusal("denied", "no"))) == ("ask", {"a": 1}, "no")
+
+
 def test_limits_and_versions_are_those_of_other_places() -> None:
     """What is in the store of a user, and what a step may write, has version 1."""
     document = {"kind": "metrics", "schema_version": 1, "values": {}, "metrics": {}}
@@ -131,6 +137,7 @@ def test_limits_and_versions_are_those_of_other_places() -> None:
         documents.check({**document, "schema_version": 2}, "a.json")
     assert wire.MAX_FRAME_BYTES == files.MAX_JSON_BYTES == 16 << 20, "a file of JSON fits into a frame"
     assert wire.MAX_FRAME_BYTES == 4 * wire.MAX_BLOB_BYTES, "so does a piece of a file"
+    assert wire.TICK_S == 2.0, "other versions wait for it"
     assert f"FCCTL-AGENT-READY {wire.WIRE_VERSION}" == wire.READY == "FCCTL-AGENT-READY 1"
 
 

@@ -250,9 +250,39 @@ def test_what_a_killed_maker_left_is_swept(store: FileStore) -> None:
         (store.root / "active" / name).mkdir(parents=True)
         os.utime(store.root / "active" / name, (1, 1))
     fresh = store.root / "active" / ".new-fresh"
-    fresh.mkdir()
+    for folder, age_s in ((fresh, 50.0), (store.root / "active" / ".new-stale", 70.0)):
+        folder.mkdir()
+        os.utime(folder, (time.time() - age_s, time.time() - age_s))
     run = begin(store)
     assert sorted(os.listdir(store.root / "active")) == sorted([".new-fresh", run.run_id])
+
+
+def test_a_folder_that_cannot_be_deleted_keeps_no_run_from_its_end(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    first, second = completed(store), completed(store)
+    store.delete([first])
+    assert [row.run_id for row in store.rows()] == [second]
+    store.incoming(make_id()).discard()
+    (store.root / "active" / ".new-x").mkdir()
+    os.utime(store.root / "active" / ".new-x", (1, 1))
+    third = begin(store)
+    assert store.active() == [third.run_id]
+    (store.root / "active" / third.run_id / "plan.json").unlink()
+    third.discard()
+    assert store.active() == []
+
+
+def test_of_a_run_that_was_claimed_and_let_go_nothing_is_put_aside_by_the_one_before(store: FileStore) -> None:
+    run = begin(store)
+    run.journal.append("submit")
+    run.release()
+    run.discard()
+    assert store.active() == [run.run_id]
 
 
 def test_a_store_that_is_not_there_is_empty(store: FileStore) -> None:

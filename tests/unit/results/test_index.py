@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -192,6 +193,58 @@ def test_a_hostile_record_is_skipped_and_named(store: FileStore, notes: list[str
     with pytest.raises(FcctlError) as raised:
         store.get(bad)
     assert raised.value.cause
+
+
+def test_a_record_may_be_as_long_as_its_limit(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.results.store import rows
+
+    record = at(0)
+    text = written(store.root, record) / "run.json"
+    size = len(text.read_bytes())
+    assert (rows.MAX_RECORD_BYTES, rows.MAX_RECORD_MEMORY) == (16 << 20, 96 << 20)
+    for limit, complaint in ((size + 1, None), (size, "needs more than"), (size - 1, f"has {size} bytes, more than")):
+        monkeypatch.setattr(rows, "MAX_RECORD_BYTES", limit)
+        if complaint is None:
+            assert store.get(record.run_id) == record
+        else:
+            with pytest.raises(FcctlError) as refused:
+                store.get(record.run_id)
+            assert complaint in (refused.value.cause or "")
+
+
+def test_rows_that_say_something_else_have_another_version() -> None:
+    from orchestrator.results.store import rows
+
+    digest = hashlib.sha256("".join(rows.CREATE).encode()).hexdigest()[:12]
+    assert (rows.VERSION, digest) == (8, "12d9cc0ee319"), "raise VERSION: an index of before is built anew"
+
+
+def test_the_lock_of_those_who_build_is_no_link(store: FileStore, notes: list[str], tmp_path: Path) -> None:
+    (store.root / "runs").mkdir(parents=True)
+    lock = store.root / "index.sqlite.lock"
+    lock.symlink_to(tmp_path / "elsewhere")
+    assert store.rows() == []
+    assert not (tmp_path / "elsewhere").exists()
+    lock.unlink()
+    before = os.umask(0)
+    try:
+        store.rows()
+    finally:
+        os.umask(before)
+    assert lock.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_first_run_needs_no_word_about_its_index(store: FileStore, notes: list[str]) -> None:
+    completed(store)
+    assert notes == []
+    (store.root / "index.sqlite").unlink()
+    completed(store)
+    assert notes == ["the index of the runs does not exist yet: building it"]
+
+
+def test_a_run_that_ended_before_it_began_took_no_time(store: FileStore) -> None:
+    written(store.root, at(0, finished=iso(NOVEMBER - 5)))
+    assert store.rows()[0].duration_s == 0.0
 
 
 def written_raw(store: FileStore, text: str, run_id: str) -> None:

@@ -156,6 +156,35 @@ def test_room_is_kept_for_what_was_announced(tmp_path: Path) -> None:
     assert intake.accepts("c", 4) is None
 
 
+def test_bytes_are_counted_to_the_last_one_whatever_is_discarded(tmp_path: Path) -> None:
+    assert (Limits().bytes, Limits().files) == (20 << 30, 100_000)
+    none = FolderIntake(tmp_path / "none", Limits(bytes=0))
+    assert (none.accepts("a"), none.accepts("b", 0), none.accepts("c", 1)) == (None, None, "too_large")
+    intake = FolderIntake(tmp_path / "p", Limits(bytes=10))
+    for _ in range(3):
+        intake.discard("absent")
+    assert intake.accepts("a", 11) == "too_large"
+    assert intake.accepts("a", 10) is None
+    intake.discard("a")
+    assert [intake.accepts("a", size) for size in (4, 6)] == [None, None], "it grows"
+    assert [intake.accepts(name, 4) for name in ("b", "c")] == [None, "too_large"]
+    assert not intake.verified(entry("absent", b""))
+    assert intake.size("absent") == 0
+
+
+def test_links_that_are_left_are_not_followed(tmp_path: Path) -> None:
+    root, outside = tmp_path / "p", tmp_path / "outside"
+    for folder in (root, outside):
+        folder.mkdir()
+    (outside / "large").write_bytes(b"x" * 9)
+    (root / "folder").symlink_to(outside)
+    (root / "file").symlink_to(outside / "large")
+    (root / "dangling").symlink_to("nothing")
+    intake = FolderIntake(root, Limits(bytes=20, files=4))
+    assert intake.accepts("a", 20) is None
+    assert intake.accepts("b") is None, "of the links, two count as files, and nothing behind them"
+
+
 def test_what_is_here_of_a_file_that_is_too_large_goes(tmp_path: Path) -> None:
     FolderIntake(tmp_path / "p").write("a", 0, b"12345678")
     intake = FolderIntake(tmp_path / "p", Limits(bytes=10))

@@ -181,6 +181,7 @@ def test_old_runs_that_are_whole_here_are_deleted_there() -> None:
 def test_the_newest_ten_stay_on_a_host_with_room() -> None:
     link, services, deleted, _ = host_with(*((f"r{n:02}", "failed") for n in range(KEPT_ON_HOST + 1)))
     assert (delete_old_runs(services, link), deleted, KEPT_ON_HOST) == (1, ["r00"], 10)
+    assert LOW_BYTES == 2 << 30
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.base.errors import DiskError
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
-from orchestrator.money.firings import end, firing_id, start
+from orchestrator.money.firings import FIRING, end, firing_id, spent_in_month, start
+from orchestrator.schedules import fire
 from orchestrator.schedules.due import Firing, Schedule
 from orchestrator.schedules.fire import STARTING_S, FiringRecords, Scheduler
 from tests.support.spending import book_in
@@ -72,17 +75,19 @@ def ticked(records: FiringRecords, spending: SpendingBook) -> Ticked:
     return ticked
 
 
-def test_only_what_starts_is_launched(ticked: Ticked) -> None:
+def test_only_what_starts_is_launched(ticked: Ticked, spending: SpendingBook) -> None:
     assert ticked(0) == (["watching"], [])
     assert ticked(3599) == ([], [])
     assert ticked(3600) == (["started"], [NOON + 3600])
     assert ticked(3600) == ([], [])
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 0.0, "it has no budget to reserve"
 
 
 def test_nothing_is_decided_for_one_that_is_disabled_or_while_another_tick_decides(
-    records: FiringRecords, ticked: Ticked
+    records: FiringRecords, ticked: Ticked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ticked(0, schedule(enabled=False)) == ([], [])
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits for the other"))
     with records.deciding() as alone:
         assert alone
         assert ticked(0) == ([], [])
@@ -216,7 +221,57 @@ def test_looking_does_not_keep_a_firing_from_beginning(records: FiringRecords) -
         looker.join()
 
 
+def nothing(code: int, cause: str | None) -> dict[str, Any]:
+    message = f"fcctl run ended with exit code {code} and printed no result"
+    return {"error": {"message": message, "cause": cause, "exit_code": code}}
+
+
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [
+        ("exit 9", nothing(9, None)),
+        ("printf %600s x >&2; exit 7", nothing(7, "x")),
+        ("printf %0600d 1 >&2", nothing(0, f"{1:0500}")),
+        ('echo no; echo "{\\"a\\": \\"$*\\"}"; echo [1]; exit 3', {"a": "--json --yes run bench --on local --set N=1"}),
+        ('echo "{\\"a\\": \\"$FCCTL_FIRING $FCCTL_BUDGET_PER_RUN_USD\\"}" >&2; echo noise', {"a": "f@1 2.5"}),
+    ],
+)
+def test_what_a_run_says_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, answer: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(fire, "_FCCTL", ("sh", "-c", f"test $1 = -C || exit; shift 2; {script}", "sh"))
+    plan = schedule(budget_usd=2.5, settings={"N": "1"})
+    assert fire.run_job(tmp_path)(plan, "f@1") == answer
+    monkeypatch.setenv(FIRING, "")
+    monkeypatch.delenv("FCCTL_BUDGET_PER_RUN_USD", raising=False)
+    if "$FCCTL" in script:
+        assert fire.run_job(tmp_path)(schedule(), "f@1") == {"a": "f@1 "}
+
+
+def test_a_firing_outlives_whoever_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the terminal of ``fcctl schedule serve``."""
+    monkeypatch.setattr(fire, "_FCCTL", ("sh", "-c", "ps -o sid= -p $$; echo $0 $*"))
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    begun: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *argv, **how: begun.append(popen(*argv, **how)))
+    fire.launch(tmp_path, ["schedule", "fire"], log)
+    begun[0].wait()
+    before, session, words = log.read_text().splitlines()
+    assert (before, words) == ("before", f"-C {tmp_path} schedule fire")
+    assert int(session) != os.getsid(0)
+
+
 # ------------------------------------------------------------------------------------------------------ the record
+def test_a_record_is_no_link(records: FiringRecords, tmp_path: Path) -> None:
+    records.append("often", (line("missed"),))
+    (tmp_path / "schedules" / "often.jsonl").rename(tmp_path / "elsewhere")
+    (tmp_path / "schedules" / "often.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DiskError):
+        records.append("often", (line("missed"),))
+
+
 def test_whoever_may_read_the_workspace_may_read_a_record(records: FiringRecords, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
