@@ -56,13 +56,14 @@ STOP = operation("stop")
 def test_the_newest_word_of_the_cloud_on_a_stop_says_how_the_run_ends(
     operations: list[Operation], more: dict[str, Any], how: str | None, status: str | None
 ) -> None:
-    asked = {"seen": machine(), "timer": None, **more}
+    asked = {"seen": machine(stopped=900.0), "timer": None, **more}
     found = why_stopped("vm", "7", operations=operations, **asked)
     if found is None:
         assert how is None
         return
     assert (found.how, found.status) == (how, status)
     assert found.disk is (asked["seen"] is not None and asked["seen"].id == "7")
+    assert found.at == (1000.0 if operations else asked["seen"].stopped)
     assert "vm" in found.message
     by_fcctl = "by fcctl: hosts down, hosts audit --stop, or the end of a run or session"
     assert (by_fcctl in found.message) is (how == "fcctl")
