@@ -594,6 +594,14 @@ def test_the_profile_shows_what_moved_furthest_first() -> None:
     assert compare_facts.profile([profile(20.0, 1.0, 1.0)], [renamed])[0].name == "mission: k -> other"
 
 
+def test_metrics_show_what_moved_furthest_first_by_its_share() -> None:
+    old, new = {"a": 100.0, "b": 10.0, "c": 1.0, "d": 5.0, "gone": 1.0}, {"a": 101.0, "b": 5.0, "c": 1.2, "d": 5.0}
+    found = compare_facts.metrics([{"metrics": old}], [{"metrics": new}])
+    assert [(d.name, d.change) for d in found] == [
+        ("b", -0.5), ("c", pytest.approx(1 / 6)), ("a", pytest.approx(1 / 101)), ("gone", None),
+    ]  # fmt: skip
+
+
 def test_earlier_runs_of_the_machine_decide_what_one_launch_can_show(store: FileStore) -> None:
     earlier = [measured(store, [simple(10.0 + 0.01 * i, seed=i)], at=60 * i, commit="c") for i in range(4)]
     old = measured(store, [simple(10.0, seed=8)], at=600)
