@@ -340,13 +340,14 @@ def test_standings(records: FiringRecords, spending: SpendingBook) -> None:
     assert (off.name, off.next, off.last, off.spent_this_month_usd, off.running) == ("off", [], None, 0.0, False)
 
 
-def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRecords) -> None:
+def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRecords, tmp_path: Path) -> None:
     def refused(number: int, reason: str = "no money", **values: Any) -> Firing:
         return line("refused", NOON + number, NOON + number, reason=reason, **values)
 
     for number in range(3):
         records.append("often", (refused(number),))
     assert records.read("often") == [refused(2, count=3)]
+    assert "null" not in (tmp_path / "schedules" / "often.jsonl").read_text(), "a record has what is known"
     for other in (refused(3, "no stock"), refused(4, "no stock", key="0 3 * * * UTC"), refused(5, "no stock")):
         records.append("often", (other,))
     records.append("often", (line("overlap", NOON + 6, reason="no stock"),))
