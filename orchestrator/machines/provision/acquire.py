@@ -148,6 +148,8 @@ class _Acquisition:
 
     def _check_clock(self) -> None:
         """Raises ConfigError if this computer's clock is wrong."""
+        if abs(self._cloud.ahead_s() or 0.0) > WRONG_S:
+            find_machines(self._cloud, self._target)  # the last answer may have waited while this computer slept
         ahead = self._cloud.ahead_s() or 0.0
         if abs(ahead) > WRONG_S:
             differs = f"{duration_text(abs(ahead) // 60 * 60)} {'behind' if ahead > 0 else 'ahead of'} the cloud's"
