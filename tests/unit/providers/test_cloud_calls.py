@@ -51,6 +51,11 @@ def failing(error: Exception, times: int = 10**9) -> Callable[[], str]:
     return request
 
 
+def asked(clock: Time, error: Exception, times: int = 10**9) -> str:
+    """What comes of a request that fails so many times."""
+    return Calls(clock, "p", emulated=False)("start of vm", failing(error, times))
+
+
 UNREACHED = http.ConnectionError(NewConnectionError(None, "Failed to establish a new connection"))  # type: ignore[arg-type]
 CUT = http.ConnectionError("Connection reset")
 
@@ -66,7 +71,7 @@ def test_waits_grow_and_differ() -> None:
 @pytest.mark.parametrize("error", [api.ServiceUnavailable("x"), api.TooManyRequests("x"), CUT, UNREACHED], ids=repr)
 def test_passing_trouble_passes(error: Exception) -> None:
     clock = Time()
-    assert Calls(clock, "p", emulated=False)("start of vm", failing(error, 3)) == "answer"
+    assert asked(clock, error, 3) == "answer"
     assert len(clock.slept) == 3
 
 
@@ -82,7 +87,7 @@ def test_passing_trouble_passes(error: Exception) -> None:
 def test_patience_ends(error: Exception, patience: float) -> None:
     clock = Time()
     with pytest.raises(CloudError, match=r"did not answer for \d+ s \(start of vm\)"):
-        Calls(clock, "p", emulated=False)("start of vm", failing(error))
+        asked(clock, error)
     assert patience - failures.LONGEST_WAIT_S <= clock.at <= patience
 
 
@@ -117,27 +122,27 @@ NOON, LATER = "Sat, 28 Nov 2026 12:00:00 GMT", "Sat, 28 Nov 2026 12:00:40 GMT"
 )
 def test_the_service_says_how_long_to_wait(error: Exception, slept: list[float]) -> None:
     clock = Time()
-    assert Calls(clock, "p", emulated=False)("stop of vm", failing(error, len(slept))) == "answer"
+    assert asked(clock, error, len(slept)) == "answer"
     assert clock.slept == slept
 
 
 @pytest.mark.parametrize("text", ["", "-5", "nan", "1e9", "soon", NOON, "9" * 12])
 def test_what_it_says_may_be_nonsense(text: str) -> None:
     clock = Time()
-    assert Calls(clock, "p", emulated=False)("stop of vm", failing(asking(Retry_After=text), 1)) == "answer"
+    assert asked(clock, asking(Retry_After=text), 1) == "answer"
     assert clock.at <= failures.FIRST_WAIT_S
 
 
 def test_what_is_refused_is_not_repeated() -> None:
     clock = Time()
     with pytest.raises(Refused):
-        Calls(clock, "p", emulated=False)("x", failing(api.BadRequest("no")))
+        asked(clock, api.BadRequest("no"))
     with pytest.raises(AuthError):
-        Calls(clock, "p", emulated=False)("x", failing(api.Unauthorized("no")))
+        asked(clock, api.Unauthorized("no"))
     with pytest.raises(CloudError, match="could not send a request"):
-        Calls(clock, "p", emulated=False)("x", failing(http.InvalidURL("no host")))
+        asked(clock, http.InvalidURL("no host"))
     with pytest.raises(CloudError, match="secure connection") as error:
-        Calls(clock, "p", emulated=False)("x", failing(http.SSLError("CERTIFICATE_VERIFY_FAILED")))
+        asked(clock, http.SSLError("CERTIFICATE_VERIFY_FAILED"))
     assert "REQUESTS_CA_BUNDLE" in str(error.value.hint)
     assert clock.slept == []
 
@@ -167,7 +172,7 @@ NOT_YET = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certifica
 def test_a_computer_in_1970_is_told_to_look_at_its_clock(error: Exception) -> None:
     clock = Time()
     with pytest.raises(CloudError, match="do not agree on the time") as raised:
-        Calls(clock, "p", emulated=False)("x", failing(error))
+        asked(clock, error)
     assert clock.slept == []
     assert raised.value.cause is not None
     assert "check this computer's clock (date), and set it: sudo " in (raised.value.hint or "")

@@ -118,21 +118,6 @@ def test_a_file_system_need_not_flush_folders_but_must_not_fail(
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_tree_is_flushed_as_far_as_it_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = tmp_path / "tree"
-    (tree / "below").mkdir(parents=True)
-    for place in (tree / "file", tree / "below" / "file", tmp_path / "elsewhere"):
-        place.touch()
-    (tree / "link").symlink_to(tmp_path / "elsewhere")
-    (tree / "dangling").symlink_to("nothing")
-    os.mkfifo(tree / "pipe")
-    flushed: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_ino))
-    files.sync_tree(str(tree))
-    places = (tree, tree / "file", tree / "below", tree / "below" / "file")
-    assert sorted(flushed) == sorted(place.stat().st_ino for place in places)
-
-
 def test_a_folder_whose_name_is_not_on_disk_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", raising(errno.EIO))
