@@ -174,13 +174,16 @@ def not_of_themselves(verdicts: Sequence[Verdict], copy: Path) -> list[str]:
 
 
 def copied(folder: Path) -> Path:
-    """The repository as Git sees it, with what is new, in ``folder``."""
+    """The repository as Git sees it, with what is new, in ``folder``: one commit, since some tests ask Git."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    author = ("-c", "user.name=mutants", "-c", "user.email=mutants@localhost")
+    for words in (("init", "-q"), ("add", "-A"), (*author, "commit", "-q", "-m", "a copy")):
+        subprocess.run(["git", *words], cwd=folder, capture_output=True, check=True)
     return folder
 
 
@@ -192,7 +195,7 @@ def read(file: Path) -> list[Verdict]:
 
 def tests_of(path: str) -> list[str]:
     """What runs for a mutant in ``path``: the nearest modules first, then quick ones, then as many as fit the budget.
-    Without those that only read the tree, and that miss Git in the copy."""
+    Without those that only read the tree."""
     far = {test: distance for test, distance in distances([path]).items() if test not in ALWAYS}
     return chosen(far, seconds_of_tests())
 

@@ -180,7 +180,11 @@ def test_who_is_alone_in_a_folder_of_nfs(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_folder_that_cannot_be_locked_is_an_error_and_nothing_stays_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    asked: list[object] = []
+
     def refuses(*_: object) -> None:
+        asked.append(None)
+        assert len(asked) == 1, "it asks once"
         raise OSError(number, "no lock")
 
     before = len(os.listdir("/dev/fd"))

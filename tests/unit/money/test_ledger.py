@@ -224,6 +224,15 @@ def test_a_restart_in_the_middle_of_a_run_is_billed_twice_and_used_once() -> Non
     ]  # fmt: skip
 
 
+def test_without_a_price_a_run_on_two_starts_is_divided_by_its_time() -> None:
+    seen = [sighting(stopped=START + 100, usd_per_hour=None),
+            sighting(started=START + 200, stopped=START + 500, usd_per_hour=None)]  # fmt: skip
+    record = run(START, {"bench": 500})
+    parts = [line for line in books.ledger([record], seen) if line.run_id]
+    assert [(line.on_since, line.seconds) for line in parts] == [(START, 100), (START + 200, 300)]
+    assert [line.usd for line in parts] == [pytest.approx(record.cost.usd * share) for share in (100 / 500, 300 / 500)]
+
+
 @pytest.mark.parametrize(
     ("spans", "machine"),
     [

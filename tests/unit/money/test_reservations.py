@@ -29,14 +29,14 @@ from orchestrator.money.reservations import (
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import CostRecord, SourceRecord
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs.cost import rebuild, spending
+from orchestrator.runs.cost import outlook, rebuild, spending
 from orchestrator.runs.cost.owners import book_runs, unbooked_runs, usage_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
 from tests.support.measured_runs import measured
 from tests.support.money_world import L4, World, seen
 from tests.support.spending import reservation
-from tests.support.stores import make_id
+from tests.support.stores import NOVEMBER, make_id
 
 T = 1_800_000_000.0
 VM = {"cloud_project": "p", "instance": "vm", "target": "l4", "at": T}
@@ -380,6 +380,22 @@ def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> 
     world.spent(2.0)
     spent = spending.spent_without(world.services, mine)
     assert (spent.day, spent.month, spent.project) == (2.0, 2.0, 2.0)
+
+
+def test_a_machine_that_was_on_when_it_was_seen_counts_until_now_where_that_is_asked(world: World) -> None:
+    world.book.add_usage(seen(seen=NOVEMBER + 600))
+    world.now = NOVEMBER + 3600
+    assert sum(line.seconds for line in spending.lines(world.services)) == 600
+    assert sum(line.seconds for line in spending.lines(world.services, until_now=True)) == 3600
+
+
+def test_one_process_sends_a_notice_and_the_next_one_what_failed(world: World) -> None:
+    keys = ["ws: 80 % of $5", "ws: 50 % of $5"]
+    assert [outlook._claim(world.services, keys) for _ in range(2)] == [True, False]
+    with world.book.changing() as change:
+        change.add("notice", {"key": keys[0], "state": "failed", "at": 1.0})
+    assert [outlook._claim(world.services, keys[:1]) for _ in range(2)] == [True, False]
+    assert not outlook._claim(world.services, keys[1:]), "the smaller part was passed over"
 
 
 def test_no_run_is_opened_to_sum_costs(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,7 @@ def test_which_machines_are_on(world: World, changes: dict[str, Any], after_s: f
     assert [(one.name, one.started, one.stop) for one in found] == [
         (changes.get("name", "vm"), STARTED, "fcctl hosts down l4")
     ] * on
+    assert MoneyNow().as_json(0.0) == {"machines": [], "today": {"usd": 0.0, "cap_usd": None}}
     now = MoneyNow(1.0, None, tuple(found))
     assert now.usd_per_hour == (0.72 if on and "usd_per_hour" not in changes else 0.0)
     assert now.as_json(world.now)["today"] == {"usd": 1.0, "cap_usd": None}

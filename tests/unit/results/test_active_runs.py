@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
+from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
 
@@ -168,6 +169,23 @@ def test_a_folder_in_the_way_is_kept(store: FileStore) -> None:
     (blocking / "notes.txt").unlink()
     folder = run.complete(make_record(run.run_id))
     assert (folder / "log.txt").read_text() == "mine"
+
+
+def test_what_a_killed_writer_left_among_the_results_goes(store: FileStore) -> None:
+    run = begin(store)
+    run.intake().write("log.txt", 0, b"mine")
+    left = store.root / "runs" / f"{run.run_id}.partial" / f"{UNFINISHED}{'0' * 16}"
+    left.touch()
+    assert sorted(os.listdir(run.complete(make_record(run.run_id)))) == [
+        "journal.jsonl", "log.txt", "plan.json", "run.json",
+    ]  # fmt: skip
+
+
+def test_tags_that_cannot_be_read_are_an_error_of_the_disk(store: FileStore) -> None:
+    assert store.tags() == {}
+    (store.root / "tags.toml").mkdir(parents=True)
+    with pytest.raises(DiskError, match="could not read the tags"):
+        store.tags()
 
 
 def test_the_record_of_another_run_is_refused(store: FileStore) -> None:

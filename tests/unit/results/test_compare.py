@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
-from orchestrator.results.compare.compare import compare_all
+from orchestrator.results.compare.compare import compare_all, with_margin
 from orchestrator.results.compare.effect import Effect, Spread
 from orchestrator.results.compare.history import SourceChanges, run_to_run
 from orchestrator.results.compare.rows import GpuActivity, Machine, Row, rows_of
@@ -512,6 +512,11 @@ def test_conditions_as_typed() -> None:
     with pytest.raises(UsageError, match="did you mean 3 times slower") as caught:
         parse("slower:3")
     assert "slower:3%" in str(caught.value.hint)
+
+
+def test_what_is_tolerated_may_be_called_the_same() -> None:
+    for shares, margin in (([], 0.03), ([0.0], 0.03), ([0.0, 0.05, 0.04], 0.04)):
+        assert with_margin(Options(), [FailOn("slower", share) for share in shares]).margin == margin
 
 
 def test_failing_takes_a_verdict_and_a_size() -> None:

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from benchmarks.change_points import Flat, Stepped, delays, ever_alarmed
+from orchestrator.base.errors import NotFoundError
 from orchestrator.results.compare import ranks
-from orchestrator.results.compare.history import Series, best, changes, ladder, series
+from orchestrator.results.compare.history import Series, best, changes, history, ladder, series
 from orchestrator.results.compare.ranks import ALPHA, LEAST, change_points
+from orchestrator.results.store.store import FileStore
 from orchestrator.results.timings import Measurement
+from tests.support.measured_runs import measured, simple
 from tests.support.tiers import sampled
 
 
@@ -191,6 +194,20 @@ def test_the_ladder_leaves_out_luck() -> None:
     assert [(rung.index, round(rung.gain, 3)) for rung in ladder(of)] == [(0, 1.0), (2, 1.111), (4, 1.125)]
     assert best(of).p50 == 7.99
     assert best(made([9.0, 8.0, 8.0])).run_id.endswith("1"), "the oldest of equals"
+
+
+def test_what_nobody_measured_is_said(store: FileStore) -> None:
+    for known, said in ((False, "no run has a measurement yet"), (True, "no run measured 'missio'")):
+        if known:
+            measured(store, [simple(10.0)])
+        with pytest.raises(NotFoundError, match=said):
+            history(store, "missio")
+    with pytest.raises(NotFoundError, match="no run measured 'mission' of 'fuse'"):
+        history(store, "mission", variant="fuse")
+    for asked in ({"gpu": "H200"}, {"gpu": "H200", "variant": "fused"}):
+        with pytest.raises(NotFoundError, match="no run measured 'mission' with these filters"):
+            history(store, "mission", **asked)  # type: ignore[arg-type]
+    assert len(history(store, "mission", variant="fused")) == 1
 
 
 def test_what_cannot_be_compared_is_a_series_of_its_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -254,6 +255,7 @@ def test_too_little_is_said_to_be_too_little() -> None:
     bare = Launch(stats={"p50": 10.0, "n": 5})
     assert compared([bare], [launch(12)]).lacks.startswith("no raw samples")
     assert compared([launch(10, 9)], [launch(12)]).lacks.startswith("9 samples")
+    assert compared([launch(10, 1)], [launch(12)]).lacks.startswith("1 samples in a launch: 10 are needed")
     assert (compared([launch(10, 10)], [launch(12)]).lacks, compared([bare], [launch(12)]).basis) == ("", "none")
     assert compared([bare] * 4, [Launch(stats={"p50": p}) for p in (12.0, 12.1, 12.2, 12.1)]).basis == "launches"
     assert effect([launch(10, 100)], [launch(10, 100)], metric="p99") is not None
@@ -285,6 +287,71 @@ def test_a_spread_known_from_few_runs_widens_as_student_says() -> None:
         wide = 2 * stats.t.ppf(0.975, freedom) * 0.02 * math.sqrt(2)
         assert math.log(found.high / found.low) == pytest.approx(wide, rel=0.12)
         assert found.p == pytest.approx(2 * stats.t.sf(math.log(1.05) / 0.0283, freedom), rel=0.15)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """What intervals and p are made of, each time."""
+    found: list[SimpleNamespace] = []
+
+    def keep(_sides: object, _metric: str, difference: float, drawn: np.ndarray, freedom: float, _confidence: float,
+             **more: object) -> None:  # fmt: skip
+        found.append(SimpleNamespace(difference=difference, drawn=drawn, freedom=freedom, **more))
+
+    monkeypatch.setattr(effects, "_effect", keep)
+    return found
+
+
+def welch(variances: list[float], freedoms: list[float]) -> float:
+    return sum(variances) ** 2 / sum(v**2 / f for v, f in zip(variances, freedoms, strict=True))
+
+
+@pytest.mark.parametrize(("spread", "drift"), [(0.004, 0.0), (0.0001, 0.003)])
+def test_few_launches_are_as_sure_as_their_blocks_their_spread_and_the_drift(
+    judged: list[SimpleNamespace], spread: float, drift: float
+) -> None:
+    """Blocks of each launch, launches of each side, and the sides themselves are drawn apart from each other."""
+    count = effects.RESAMPLES
+    sides = [[Launch(launch(10, 24, seed=1).samples, groups=3), Launch(launch(10.01, 24, seed=2).samples, groups=2)],
+             [Launch(launch(10.4, 40, seed=3).samples, groups=4)]]  # fmt: skip
+    assumed = Spread(0.001) if drift else Spread(spread, "history", 5)
+    effects._from_samples(sides, "p50", assumed, Spread(drift, "history", 7), 0.95, np.random.default_rng(4))
+    logs = [np.log([float(np.median(one.samples)) for one in side]) for side in sides]
+    own = abs(logs[0][0] - logs[0][1]) / math.sqrt(2)  # the deviation of two
+    between = max(assumed.share, own)
+    rng, variances, freedoms = np.random.default_rng(4), [], []
+    drawn = rng.normal(0, 0.0, count)  # what is assumed of launches, or known from history, has the drift in it
+    for sign, side in zip((-1, 1), sides, strict=True):
+        known = [effects._known(one, "p50", rng) for one in side]
+        drawn += sign * sum(one.drawn for one in known) / len(side)
+        drawn += rng.normal(0, math.sqrt((between**2 + max(one.extra for one in known)) / len(side)), count)
+        variances.append(sum(one.variance for one in known) / len(side) ** 2)
+        freedoms.append(min(one.blocks for one in known) - 1.0)
+    (found,) = judged
+    assert found.difference == pytest.approx(logs[1].mean() - logs[0].mean())
+    assert found.drawn == pytest.approx(drawn)
+    assert found.error == pytest.approx(float(drawn.std()))
+    expected = welch([*variances, between**2 * 1.5], [*freedoms, assumed.freedom])
+    assert found.freedom == pytest.approx(min(expected, assumed.freedom))
+    assert (freedoms, found.basis, found.lacks) == ([1.0, 3.0], "samples", "")
+
+
+def test_many_launches_are_drawn_among_themselves(judged: list[SimpleNamespace]) -> None:
+    sides = [[launch(10 * f, seed=i) for i, f in enumerate(fs)]
+             for fs in ((1.0, 1.004, 0.997, 1.001), (1.02, 1.03, 1.01, 1.025, 1.04))]  # fmt: skip
+    effects._from_launches(sides, "p50", Spread(0.002, "history", 7), 0.95, np.random.default_rng(4))
+    logs = [np.log([float(np.median(one.samples)) for one in side]) for side in sides]
+    rng, drawn, count = np.random.default_rng(4), np.zeros(effects.RESAMPLES), effects.RESAMPLES
+    for sign, values in zip((-1, 1), logs, strict=True):
+        picked = values[rng.integers(0, values.size, size=(count, values.size))].mean(axis=1) - values.mean()
+        drawn += sign * picked * math.sqrt(values.size / (values.size - 1))
+        drawn += sign * rng.normal(0, 1e-5 / math.sqrt(values.size), count)
+    drawn += rng.normal(0, 0.002, count)
+    (found,) = judged
+    assert found.drawn == pytest.approx(drawn)
+    variances = [float(values.var(ddof=1) + 1e-10) / values.size for values in logs] + [0.002**2]
+    assert found.error == pytest.approx(math.sqrt(sum(variances)))
+    assert found.freedom == pytest.approx(welch(variances, [3.0, 4.0, 7.0]))
 
 
 def test_degrees_of_freedom_are_welchs_and_satterthwaites() -> None:

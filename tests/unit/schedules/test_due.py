@@ -122,6 +122,8 @@ def test_a_clock_that_was_years_off_does_not_take_years() -> None:
     assert len(found) == 100
     assert found[-1] == datetime(2026, 11, 21, tzinfo=UTC)
     months = due_between(schedule("@monthly", "UTC"), long_ago, datetime(2026, 12, 1, 12, tzinfo=UTC))
+    leap = due_between(schedule("@monthly", "UTC"), long_ago, datetime(2026, 12, 2, tzinfo=UTC))
+    assert leap[0] == datetime(2026, 1, 1, tzinfo=UTC), "366 days and no more"
     assert months[0] == datetime(2025, 12, 1, tzinfo=UTC), "a year is looked back on, and one that leaps, too"
 
 
