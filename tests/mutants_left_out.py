@@ -1,7 +1,8 @@
 """Which mutants :mod:`tests.mutation` leaves out, by rule: what they change, no user meets and no test should ask for.
 
 * What only a type checker reads: annotations, and the imports for them.
-* ``frozen``, ``slots``, ``repr`` and ``kw_only`` of a dataclass: they refuse what the code does not do.
+* ``frozen``, ``slots``, ``repr`` and ``kw_only`` of a dataclass, and ``strict`` of :func:`zip`: they refuse what the
+  code does not do.
 * ``==`` for ``is`` and back: which object it is, and not which value.
 * A bit that is added to flags by ``+`` or ``^`` instead of ``|``: the same number.
 * A limit of size or time (a constant ``MAX_...``, ``..._BYTES`` or ``..._S``, a parameter of such a name, ``limit``,
@@ -122,6 +123,8 @@ def _pause(node: ast.AST) -> Found:
 
 
 def _detail(node: ast.AST) -> Found:
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        yield *_ends(node.value), ("ReplaceTrueWithFalse", "ReplaceFalseWithTrue")
     if isinstance(node, ast.keyword) and node.arg == "indent":
         yield *_ends(node.value), (NUMBER,)
     if isinstance(node, ast.Call) and _name(node.func) in ("urandom", "token_hex"):

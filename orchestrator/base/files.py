@@ -44,7 +44,7 @@ def disk_error(exc: OSError, action: str, where: Path, *, again: str = "repeat t
         hint = f"no data is lost: {need or 'free disk space'} on the file system of {where}, then {again}"
     elif exc.errno in _REFUSED:
         hint = f"make {where} writable (ls -ld {where}), then {again}"
-    elif exc.errno in _WRONG_KIND and (found := _in_the_way(Path(os.fsdecode(exc.filename or where)))):
+    elif exc.errno in _WRONG_KIND and (found := _in_the_way(_place_of(exc, where))):
         is_folder = found.is_dir()
         kinds = ("a folder", "a file") if is_folder else ("no folder", "a folder")
         cause = f"{found} is {kinds[0]}, and fcctl needs {kinds[1]} there"
@@ -56,8 +56,12 @@ def unforeseen_disk_error(exc: OSError) -> DiskError | None:
     """The error for an exception that no :func:`disk_errors` was around; None: it is not one of the disk."""
     if exc.errno not in _FULL | _REFUSED | _WRONG_KIND | _FAILED:
         return None
-    where = Path(os.fsdecode(exc.filename)) if isinstance(exc.filename, str | bytes) else Path.cwd()
-    return disk_error(exc, "read or write files of fcctl", where)
+    return disk_error(exc, "read or write files of fcctl", _place_of(exc, Path.cwd()))
+
+
+def _place_of(exc: OSError, otherwise: Path) -> Path:
+    """The path that the exception names; it may name none, or the number of a descriptor."""
+    return Path(os.fsdecode(exc.filename)) if isinstance(exc.filename, str | bytes) else otherwise
 
 
 def _in_the_way(path: Path) -> Path | None:

@@ -31,7 +31,7 @@ from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.runs.job.files import StepSearch
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_settings, check_variants
-from orchestrator.schedules.due import Firing, Schedule, decide, read_past, upcoming
+from orchestrator.schedules.due import Firing, Schedule, decide, is_late, read_past, upcoming
 
 #: A firing that was begun this recently may not have taken its lock yet.
 STARTING_S = 120.0
@@ -81,7 +81,10 @@ class Scheduler:
         schedule = self.schedules[name]
         with self.records.firing(name) as alone:
             if alone:
-                answer = run_job(schedule, counted.firing_id(self.spending.scope, name, due))
+                if (late := is_late(schedule, due, self.clock.now() - STARTING_S)) is not None:
+                    answer: Mapping[str, Any] = {"error": {"message": late}, "cost": {"usd": 0.0}}
+                else:
+                    answer = run_job(schedule, counted.firing_id(self.spending.scope, name, due))
                 firing = _ended(schedule, due, answer, self.clock.now())
             else:
                 firing = Firing(
@@ -109,18 +112,17 @@ class Scheduler:
         now, past = self.clock.now(), read_past(schedule, self.records.read(name))
         open_ = past.unfinished
         running = at_work or (open_ is not None and now - open_.at < STARTING_S)
-        firings: list[Firing] = []
+        due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running)
         if open_ is not None and not running:
             reason = "the fcctl process of the firing was killed; the next command recovers its run (fcctl ps)"
-            lost = Firing(outcome="interrupted", due=open_.due, at=now, key=open_.key, reason=reason)
-            firings.append(lost)
-        due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running)
-        firings.extend(self._within_caps(name, schedule, one) if one.outcome == "started" else one for one in due)
-        if firings and firings[0].outcome == "interrupted":
-            self._count_end(name, firings[0])
+            due.insert(0, Firing(outcome="interrupted", due=open_.due, at=now, key=open_.key, reason=reason))
+        for one in due:
+            if one.outcome in ("interrupted", "missed"):  # a tick that was killed may have counted what is missed now
+                self._count_end(name, one)
+        firings = tuple(self._within_caps(name, schedule, one) if one.outcome == "started" else one for one in due)
         if firings:
-            self.records.append(name, tuple(firings))
-        return tuple(firings)
+            self.records.append(name, firings)
+        return firings
 
     def _within_caps(self, name: str, schedule: Schedule, firing: Firing) -> Firing:
         """``firing``, counted in the month of its schedule; or refused, if the month's cap does not allow it."""

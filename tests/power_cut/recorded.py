@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -112,6 +112,10 @@ class Replay:
             fd = self._descriptor(record)
             if fd is not None:
                 self.disk.sync(fd)
+
+    def apply_all(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.apply(record)
 
     def close(self) -> None:
         while self._open:

@@ -153,7 +153,7 @@ KILLED = {
 @pytest.mark.parametrize("schedule", KILLED.values(), ids=KILLED)
 def test_killed_at_every_line_of_its_journals(schedule: Schedule, kind: Kind, tmp_path: Path) -> None:
     """A few of them by SIGKILL: test_killed_with_a_machine_on, test_killed_then_audited, test_builder and
-    test_session_killed."""
+    test_sessions."""
     played = Episode(schedule, tmp_path)
     played.play()
     written = re.compile(r": journal |: session (?!ended|stop)")

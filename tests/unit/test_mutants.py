@@ -30,6 +30,7 @@ def left_out(source: str, operator: str, piece: str) -> bool:
         ("if TYPE_CHECKING:\n    a = 1 + 2", NUMBER, "2"),
         ("@dataclass(frozen=True)\nclass A: ...", "ReplaceTrueWithFalse", "True"),
         ("@dataclass(eq=False, slots=True)\nclass A: ...", "ReplaceTrueWithFalse", "True"),
+        ("for a, b in zip(c, d, strict=True): ...", "ReplaceTrueWithFalse", "True"),
         ("if a is None: ...", f"{COMPARISON}_Is_Eq", "is"),
         ("if a == 1: ...", f"{COMPARISON}_Eq_Is", "=="),
         ("f = os.O_RDWR | os.O_CREAT | os.O_EXCL", f"{BINARY}_BitOr_Add", "| os.O_EXCL"),

@@ -14,6 +14,8 @@ from orchestrator.machines.targets import LocalTarget, SshTarget, Target
 from orchestrator.workspace import doctor
 from tests.support.command import Fcctl
 from tests.support.scripts import script
+from tests.support.sshd import LoopbackSshd
+from tests.support.workspace import Workspace
 
 
 @pytest.fixture
@@ -175,20 +177,9 @@ def test_without_a_workspace(fcctl: Fcctl, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("tmux") is None, reason="needs tmux")
-def test_this_machine_as_a_target(fcctl: Fcctl, workspace: Path) -> None:
-    done = fcctl("doctor", "--on", "local", cwd=workspace)
-    assert done.code == 0, done.out + done.err
-    assert "target local\n  ok    reachable: " in done.out
-
-
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
-def test_a_machine_over_ssh(fcctl: Fcctl, workspace: Path, sshd: object) -> None:
-    target = sshd.target()  # type: ignore[attr-defined]
-    lines = [f'{key} = "{value}"' for key, value in target.model_dump(exclude_defaults=True).items() if key != "name"]
-    lines = [line if not line.startswith("port") else line.replace('"', "") for line in lines]
-    text = "\n".join(['[targets.box]\nkind = "ssh"', *lines])
-    (workspace / "fcctl.toml").write_text(text)
-    done = fcctl("doctor", "--on", "box", cwd=workspace)
-    assert done.code == 0, done.out + done.err
-    assert "host key of [127.0.0.1]" in done.out
-    assert "target box\n  ok    reachable: " in done.out
+def test_this_machine_and_one_over_ssh_as_targets(private_home: Path, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "w", private_home, sshd)
+    for target in ("here", "box"):
+        said = workspace.fcctl("doctor", "--on", target).stdout
+        assert f"target {target}\n  ok    reachable: " in said
+    assert "host key of [127.0.0.1]" in said

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,10 +66,8 @@ SHAPES = {
 
 
 @pytest.fixture(params=SHAPES)
-def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.getbasetemp() / "early"))
-        yield Kernel(build(VARIANTS[request.param]))
+def kernel(request: pytest.FixtureRequest, builds: None) -> Kernel:
+    return Kernel(build(VARIANTS[request.param]))
 
 
 def drawn(shape: tuple[int, ...]) -> list[torch.Tensor]:

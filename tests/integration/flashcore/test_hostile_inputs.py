@@ -5,7 +5,7 @@ Every variant with every configuration of its table, on a GPU where there is one
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -157,9 +157,6 @@ def test_threads_on_streams_of_their_own(kernels: list[Any]) -> None:
 
         if kernel.variant.device == "cuda":
             torch.cuda.synchronize()
-        threads = [threading.Thread(target=work, args=(n,)) for n in wanted]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            list(pool.map(work, wanted))
         assert not faults

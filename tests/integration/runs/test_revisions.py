@@ -223,25 +223,24 @@ def test_a_revision_that_is_none(workspace: Workspace, repository: Path) -> None
         assert left() == []
 
 
-def test_a_clone_that_lacks_commits(tmp_path: Path, private_home: Path, repository: Path) -> None:
+def test_a_clone_that_lacks_commits_and_a_folder_that_is_none(
+    tmp_path: Path, private_home: Path, repository: Path
+) -> None:
     commit(repository, a="one")
     commit(repository, a="two")
-    shallow, empty = tmp_path / "shallow", tmp_path / "empty"
+    shallow, empty, plain = (tmp_path / name for name in ("shallow", "empty", "plain"))
     git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), str(shallow))
     empty.mkdir()
     git(empty, "init", "-q")
-    for folder, revision, hint in ((shallow, "HEAD~1", "git fetch --unshallow"), (empty, "HEAD", "git commit")):
+    for folder, revision, code, hint in (
+        (shallow, "HEAD~1", 7, "git fetch --unshallow"), (empty, "HEAD", 7, "git commit"),
+        (plain, "main", 3, "run without --rev, or: git init"),
+    ):  # fmt: skip
         made = Workspace(folder, private_home)
         made.job("show", JOB)
-        assert hint in made.fcctl("run", "show", "--on", "here", "--rev", revision, check=7).stderr
-
-
-def test_outside_a_repository(tmp_path: Path, private_home: Path) -> None:
-    workspace = Workspace(tmp_path / "plain", private_home)
-    workspace.job("show", JOB)
-    done = workspace.fcctl("run", "show", "--on", "here", "--rev", "main", check=3)
-    assert "--rev main needs a git repository" in done.stderr
-    assert "run without --rev, or: git init" in done.stderr
+        said = made.fcctl("run", "show", "--on", "here", "--rev", revision, check=code).stderr
+        assert hint in said
+    assert "--rev main needs a git repository" in said
 
 
 def test_the_search_of_a_revision(workspace: Workspace, repository: Path) -> None:

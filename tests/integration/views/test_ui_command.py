@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.installation import to_install
+from tests.support import reference_run
 from tests.support.crowd import LAST, watch, watched_by
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import Dashboard, dashboard
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -71,8 +72,6 @@ def test_without_its_libraries_it_says_what_to_install(workspace: Workspace, tmp
 
 
 def test_the_example_shows_the_published_runs_without_a_workspace(workspace: Workspace, tmp_path: Path) -> None:
-    from tests.support.dashboard import Dashboard
-
     (workspace.root / "fcctl.toml").unlink()
     process = workspace.start("ui", "--example", "--no-open", "--json")
     assert process.stdout is not None
@@ -88,23 +87,23 @@ def test_the_example_shows_the_published_runs_without_a_workspace(workspace: Wor
         process.communicate()
 
 
-def test_a_first_visit_names_three_commands(workspace: Workspace) -> None:
-    from tests.support.dashboard import dashboard
-
+def test_a_workspace_without_runs(workspace: Workspace) -> None:
+    """A first visit names three commands, what a browser has is not sent again, and a run that is none is an error."""
     with dashboard(workspace) as opened:
         opened.enter()
         first = opened.ask("/").text
-    assert all(
-        f"<code>{command}</code>" in first for command in ("fcctl doctor", "fcctl run preflight", "fcctl ui --example")
-    )
+        for command in ("fcctl doctor", "fcctl run preflight", "fcctl ui --example"):
+            assert f"<code>{command}</code>" in first
+        news = json.loads(opened.ask("/live").text)
+        assert "No active runs" in news["html"]
+        assert json.loads(opened.ask(f"/live?version={news['version']}").text) == {**news, "html": ""}
+        for run_id in ("20261121t081530z-phase1-l4-3fa9c1", "nope"):
+            assert opened.ask(f"/runs/{run_id}/live").status == 404
 
 
 @pytest.mark.full
 def test_a_module_of_the_workspace_is_never_run(workspace: Workspace) -> None:
     """The children that the dashboard starts in the workspace: its json.py is the user's, not Python's."""
-    from tests.support import reference_run
-    from tests.support.dashboard import dashboard
-
     reference_run.install(workspace.root / "results")
     for name in ("json", "yaml", "orchestrator"):
         (workspace.root / f"{name}.py").write_text("raise SystemExit('the workspace was imported')")
@@ -147,21 +146,6 @@ def test_a_browser_that_comes_back_gets_what_it_missed_and_no_more(workspace: Wo
         assert workspace.runs()[run_id]["status"] == "passed"
         late = list(watch(opened, run_id))
         assert late[-1]["home"], "also for one that comes too late"
-
-
-def test_what_a_browser_has_is_not_sent_again(workspace: Workspace) -> None:
-    with dashboard(workspace) as opened:
-        opened.enter()
-        news = json.loads(opened.ask("/live").text)
-        assert "No active runs" in news["html"]
-        assert json.loads(opened.ask(f"/live?version={news['version']}").text) == {**news, "html": ""}
-
-
-@pytest.mark.parametrize("run_id", ["20261121t081530z-phase1-l4-3fa9c1", "nope"])
-def test_a_run_that_is_none_is_an_error(workspace: Workspace, run_id: str) -> None:
-    with dashboard(workspace) as opened:
-        opened.enter()
-        assert opened.ask(f"/runs/{run_id}/live").status == 404
 
 
 CLIENTS = 50

@@ -121,13 +121,17 @@ def test_what_a_killed_writer_left_is_in_nobody_s_way(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([fresh, foreign, tmp_path / "name"])
 
 
-def test_who_is_alone_in_a_folder(tmp_path: Path) -> None:
+def test_who_is_alone_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with files.alone_in(tmp_path):
         with pytest.raises(ConflictError, match="another fcctl process is changing files") as raised:
             with_patience(tmp_path, 0.05)
         assert str(tmp_path) in (raised.value.hint or "")
         with files.alone_in(tmp_path.parent):
             pass
+        monkeypatch.setattr(files.time, "monotonic", lambda: 5.0)
+        monkeypatch.setattr(files.time, "sleep", lambda _: pytest.fail("it waits, and has no patience"))
+        with pytest.raises(ConflictError):
+            with_patience(tmp_path, 0.0)
     with_patience(tmp_path, 0.0)
     assert os.listdir(tmp_path) == []
 
@@ -299,6 +303,50 @@ def test_an_error_of_the_disk_says_what_to_do(number: int, message: str, hint: s
     assert (raised.value.cause, raised.value.hint) == (
         "odd (/there)", "check the file system of /there, then repeat the command",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "place", "cause"),
+    [
+        (errno.ENOTDIR, "file/x/y", "{0}/file is no folder, and fcctl needs a folder there"),
+        (errno.EEXIST, "file", "{0}/file is no folder, and fcctl needs a folder there"),
+        (errno.EISDIR, "folder", "{0}/folder is a folder, and fcctl needs a file there"),
+        (errno.EEXIST, "dangling", "{0}/dangling is no folder, and fcctl needs a folder there"),
+        (errno.ENOTDIR, "folder/absent", "no ({0}/folder/absent)"),
+        (errno.EIO, "file/x", "no ({0}/file/x)"),
+    ],
+)
+def test_what_stands_in_the_way_is_named_with_how_to_move_it(
+    tmp_path: Path, number: int, place: str, cause: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "dangling").symlink_to("nothing")
+    error = files.disk_error(OSError(number, "no", str(tmp_path / place)), "write it", tmp_path)
+    assert (error.message, error.cause) == ("could not write it", cause.format(tmp_path))
+    found = (error.cause or "").partition(" is ")[0]
+    mend = f"check the file system of {tmp_path}, then" if "(" in cause else f"(mv {found} {found}.old), then"
+    assert mend in (error.hint or "")
+
+
+def test_an_error_of_the_disk_that_nobody_foresaw_is_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in (
+        errno.ENOSPC,
+        errno.EFBIG,
+        errno.EACCES,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EIO,
+        errno.ELOOP,
+    ):
+        for name, where in (("/there", "/there"), (b"/there", "/there"), (None, str(tmp_path)), (3, str(tmp_path))):
+            error = files.unforeseen_disk_error(OSError(number, "no", name))
+            assert error is not None
+            assert where in (error.hint or "")
+    assert files.unforeseen_disk_error(OSError(errno.EINTR, "no", "/there")) is None
+    assert files.unforeseen_disk_error(OSError("odd")) is None
 
 
 def test_a_lock_says_who_has_it(tmp_path: Path) -> None:

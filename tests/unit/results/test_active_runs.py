@@ -36,6 +36,9 @@ def test_a_run_from_begin_to_complete(store: FileStore) -> None:
     assert json.loads((folder / "journal.jsonl").read_text())["kind"] == "sync"
     assert store.is_complete(run.run_id)
     assert store.active() == []
+    (store.root / "runs" / f"{run.run_id}.partial").mkdir()
+    assert store.folder(run.run_id) == folder, "the complete one counts"
+    assert store.folder(make_id(token="000000")).suffix == ""
     assert store.plan_of(run.run_id) is None
     assert store.get(run.run_id) == make_record(run.run_id)
     assert [row.run_id for row in store.rows()] == [run.run_id]
@@ -104,6 +107,7 @@ def test_a_day_after_it_stood_still_an_import_counts_as_dead(
     monkeypatch.setattr(time, "time", lambda: NOVEMBER + age)
     store.delete([doomed])
     assert importing.exists() == stays
+    assert not list((store.root / "runs").glob(".pruned-*"))
     assert (store.is_complete(doomed), store.is_complete(kept)) == (False, True)
 
 
@@ -226,16 +230,22 @@ def test_a_run_without_a_plan_is_discarded(store: FileStore) -> None:
     assert tree(store.root) == {"active"}
 
 
-def test_a_damaged_plan_is_put_aside_not_deleted(store: FileStore) -> None:
+@pytest.mark.parametrize(("plan", "lines"), [('{"torn', 1), ('{"torn', 0), ("", 1), (None, 1)])
+def test_a_damaged_plan_is_put_aside_not_deleted(store: FileStore, plan: str | None, lines: int) -> None:
     run = begin(store)
-    run.journal.append("submit")
+    for _ in range(lines):
+        run.journal.append("submit")
     run.release()
-    (store.root / "active" / run.run_id / "plan.json").write_text('{"torn')
+    place = store.root / "active" / run.run_id / "plan.json"
+    place.unlink()
+    if plan is not None:
+        place.write_text(plan)
     assert store.plan_of(run.run_id) is None
     again = store.claim(run.run_id)
     again.discard()
     assert store.active() == []
-    assert (store.root / "active" / f".damaged-{run.run_id}" / "journal.jsonl").stat().st_size > 0
+    put_aside = store.root / "active" / f".damaged-{run.run_id}"
+    assert (put_aside / "journal.jsonl").read_text().count("submit") == lines
 
 
 def test_runs_are_listed_oldest_first(store: FileStore) -> None:

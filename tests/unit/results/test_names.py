@@ -78,7 +78,7 @@ def test_of_many_candidates_four_are_named(store: FileStore, count: int, more: b
     assert str(raised.value.hint).endswith(", ...") is more
 
 
-@pytest.mark.parametrize("name", ["3fa9c2", "3fa9cl"])
+@pytest.mark.parametrize("name", ["3fa9c2", "3fa9cl", "3fa9c1xx"])
 def test_a_slip_names_the_nearest(store: FileStore, runs: dict[str, str], name: str) -> None:
     with pytest.raises(RunNotFound) as raised:
         store.resolve(name)

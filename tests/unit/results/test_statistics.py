@@ -13,6 +13,7 @@ from scipy import stats
 from benchmarks.change_points import FLAT, STEPS
 from benchmarks.tables import PAGE
 from benchmarks.verdicts import APART, SCENARIOS, Scenario, drifting, measure
+from orchestrator.results.compare import effect as effects
 from orchestrator.results.compare import ranks as blocks
 from orchestrator.results.compare.effect import MIN_LAUNCHES, SPREAD, Effect, Launch, Spread, effect
 from orchestrator.results.compare.ranks import holm, midranks, rank_test
@@ -276,6 +277,54 @@ def test_a_drift_between_the_sides_widens_also_many_launches() -> None:
     assert moving.p == pytest.approx(2 * stats.norm.sf(np.log(1.02) / 0.02), rel=0.05)
     few = compared(old, new, drift=Spread(0.02, "history", 3))
     assert few.high - 1 > 1.3 * (moving.high - 1), "a drift known from four runs is known less well"
+
+
+def test_a_spread_known_from_few_runs_widens_as_student_says() -> None:
+    for freedom in (3, 7):
+        found = compared([launch(10)], [launch(10.5, seed=1)], spread=Spread(0.02, "history", freedom))
+        wide = 2 * stats.t.ppf(0.975, freedom) * 0.02 * math.sqrt(2)
+        assert math.log(found.high / found.low) == pytest.approx(wide, rel=0.12)
+        assert found.p == pytest.approx(2 * stats.t.sf(math.log(1.05) / 0.0283, freedom), rel=0.15)
+
+
+def test_degrees_of_freedom_are_welchs_and_satterthwaites() -> None:
+    assert effects._freedom([1.0, 1.0], [3.0, 3.0]) == 6.0
+    assert effects._freedom([1.0, 4.0], [2.0, 8.0]) == 10.0
+    assert effects._freedom([2.0, 0.0], [5.0, 0.0]) == 5.0, "what is not there has no freedom"
+    assert effects._freedom([0.0, 0.0], [3.0, 3.0]) == effects._freedom([1.0], [math.inf]) == math.inf
+
+
+def test_what_is_known_of_launches_is_pooled() -> None:
+    sides = [np.array([0.0, 0.2]), np.array([0.1, 0.2, 0.3])]
+    assert effects._pooled(sides) == Spread(pytest.approx(math.sqrt(0.04 / 3)), "launches", 3)
+    assert effects._pooled([np.array([1.0]), np.array([2.0])]) == Spread(0.0, "launches", 0)
+    assert effects._pooled([np.array([1.0, 1.0]), np.array([2.0])]) == Spread(1e-5, "launches", 1)
+    assert Spread(0.01).at_least(0.01) == Spread(0.01)
+    assert Spread(0.01, "history", 5).at_least(0.02) == Spread(0.02, "history", 5)
+
+
+def test_a_launch_is_known_as_well_as_its_blocks_say() -> None:
+    samples = launch(10, 40).samples
+    for groups, blocks_ in ((2, 2), (4, 4), (1, 40)):
+        known = effects._known(Launch(samples, groups=groups), "p50", np.random.default_rng(0))
+        length = 40 // blocks_
+        plain = blocks.draws(np.array(samples), "p50", length, effects.RESAMPLES, np.random.default_rng(0))
+        spread = (plain - plain.mean()) * math.sqrt(blocks_ / (blocks_ - 1))
+        extra = blocks.drift(np.array(samples)) ** 2 + max(1e-5, blocks.grain(np.array(samples))) ** 2
+        assert known.drawn == pytest.approx(spread)
+        assert (known.blocks, known.extra) == (blocks_, pytest.approx(extra))
+        assert known.variance == pytest.approx(float(spread.var()) + extra)
+        pieces = [samples[i : i + length] for i in range(0, 40, length)]
+        assert known.medians == pytest.approx([float(np.median(piece)) for piece in pieces])
+    bare = effects._known(Launch(stats={"p50": 1.0}), "p50", np.random.default_rng(0))
+    assert (bare.blocks, bare.variance, bare.extra, bare.medians, bare.drawn.any()) == (0, 0.0, 0.0, [], False)
+
+
+@pytest.mark.parametrize(
+    ("time", "is_one"), [(1e-15, False), (2e-15, True), (9e14, True), (1e15, False), (-1.0, False)]
+)
+def test_what_can_be_a_time(time: float, is_one: bool) -> None:
+    assert Launch((time,) * 3).value("p50") == Launch(stats={"p50": time}).value("p50") == (time if is_one else None)
 
 
 def test_launches_of_one_side_replace_what_was_assumed() -> None:

@@ -13,11 +13,13 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.app import SystemClock
+from orchestrator.base.errors import DiskError, HostFault
 from orchestrator.base.journal import FileJournal
 from orchestrator.machines.targets import SshTarget
-from orchestrator.money.caps import Budget, Cap
+from orchestrator.money.caps import Budget, Cap, Window
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
+from orchestrator.runs.cost import outlook
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.budget_guard import Guard
 from orchestrator.runs.job.saved_plan import SavedPlan
@@ -112,6 +114,59 @@ def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytes
     spent["day"] = 860.0
     world.watch(70)
     assert world.cancelled == [(RUN, "over_budget")]
+
+
+@pytest.mark.parametrize("window", ["day", "month", "project"])
+def test_books_that_cannot_be_read_are_those_of_nobody(
+    make: Make, monkeypatch: pytest.MonkeyPatch, window: Window
+) -> None:
+    """All that this run may cost is reserved."""
+
+    def unreadable(*_: object) -> Spending:
+        raise DiskError("could not read the ledger")
+
+    monkeypatch.setattr(ledger, "spent_without", unreadable)
+    world = make(Cap(name="a cap", usd=100, over=window))
+    world.watch(100)
+    assert [note[:6] for note in world.notes] == ["$81.00", "$91.00"]
+
+
+def test_notices_that_cannot_be_sent_are_said_once_and_left_to_the_next_command(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spending(0.0, 0.0, 0.0))
+    for failure, said in ((DiskError("the disk is full"), "the disk is full"), (OSError(5, "no"), "[Errno 5] no"),
+                          (["the hook failed"], "the hook failed")):  # fmt: skip
+        answers: list[Any] = [[], failure]
+
+        def send(_: object, answers: list[Any] = answers) -> list[str]:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return list(answer)
+
+        monkeypatch.setattr(outlook, "send_cap_notices", send)
+        world = make(Cap(name="a cap", usd=10_000, over="day"))
+        world.watch(200)
+        assert (world.notes, answers) == ([said], [])
+        world.close()
+        world.journal._path.unlink()
+
+
+@pytest.mark.parametrize("fault", ["not_found", "internal"])
+def test_a_run_that_the_host_does_not_know_has_ended(make: Make, fault: str) -> None:
+    world = make()
+
+    def refuses(*_: object, **__: object) -> None:
+        raise HostFault("no", fault=fault)
+
+    world.cancel = refuses  # type: ignore[method-assign]
+    if fault == "not_found":
+        world.watch(200)
+    else:
+        with pytest.raises(HostFault):
+            world.watch(200)
+    assert world.notes[-1].endswith("fcctl stops the run")
 
 
 def test_of_a_run_that_began_yesterday_the_day_s_cap_counts_what_it_cost_since_midnight(

@@ -17,6 +17,7 @@ from orchestrator.results.records import MachineRecord, SourceRecord, StepRecord
 from orchestrator.runs.cost.machine_cost import (
     LEAST_BYTES,
     SLOWEST_BYTES_S,
+    PowerOnPeriod,
     affordable_bytes,
     machine_cost,
     machine_record,
@@ -175,6 +176,11 @@ def test_where_nothing_can_be_known_the_limit_is_the_bound_and_is_called_so() ->
     assert (cost.billed_s, cost.upper_bound) == (3600 + 30, True)
     soon = machine_cost(cold(deadline=4605.0)[:-2] + journal((400.0, "released", GONE)), plan(), [BUILD])
     assert (soon.billed_s, soon.upper_bound) == (397, True), "it was asked for no longer ago than that"
+
+
+def test_one_whose_limit_was_before_its_start_was_not_on() -> None:
+    assert PowerOnPeriod(0.0, {"run": 50.0}, started=100.0, deadline=0.0).seconds == 0.0
+    assert PowerOnPeriod(0.0, {"run": 50.0}, started=100.0, deadline=100.0).seconds == 30.0
 
 
 def test_a_machine_that_was_on_already_is_paid_for_no_longer_than_it_was_on() -> None:

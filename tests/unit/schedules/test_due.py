@@ -161,7 +161,8 @@ def outcomes(
 
 def test_a_changed_line_begins_anew() -> None:
     old = Firing(outcome="started", due=START.timestamp(), at=START.timestamp(), key="0 3 * * * UTC")
-    assert read_past(hourly(), [old]).seen is None
+    for key in (old.key, "", "~"):
+        assert read_past(hourly(), [old.model_copy(update={"key": key})]).seen is None
     assert [hourly(timezone=zone).key for zone in ("UTC", "Europe/Berlin", None)] == [
         "0 * * * * UTC", "0 * * * * Europe/Berlin", "0 * * * * ",
     ]  # fmt: skip
@@ -174,6 +175,7 @@ def test_after_a_night_asleep_only_the_newest_is_made_up_for() -> None:
 
 
 def test_too_late_is_missed() -> None:
+    assert (hourly().catch_up_minutes, hourly().enabled, hourly().on) == (60.0, True, "local")
     past = FiringHistory(START.timestamp(), None)
     plan = hourly(cron="0 13 * * *", catch_up_minutes=15)
     assert outcomes(plan, past, START + timedelta(hours=2)) == [("missed", START + timedelta(hours=1))]

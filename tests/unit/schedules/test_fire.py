@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -135,6 +136,20 @@ def test_a_month_s_cap_holds(
     assert ticked(3600, schedule(**plan), **caps)[0] == [outcome]
 
 
+def test_what_a_killed_tick_had_counted_and_is_missed_by_now_costs_nothing(
+    records: FiringRecords, spending: SpendingBook, ticked: Ticked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = schedule(budget_usd=3, per_month_usd=5)
+    records.append("often", (line("started"), line("finished", usd=0.0)))
+    with monkeypatch.context() as killed:
+        killed.setattr(FiringRecords, "append", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ticked(3600, plan)
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 3
+    assert ticked(7200, plan)[0] == ["missed", "started"]
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 3
+
+
 # ------------------------------------------------------------------------------------------------------ one firing
 def fired(records: FiringRecords, spending: SpendingBook, answer: Mapping[str, Any]) -> Firing:
     asked: list[tuple[Schedule, str]] = []
@@ -149,6 +164,23 @@ def fired(records: FiringRecords, spending: SpendingBook, answer: Mapping[str, A
     assert not records.at_work("often")
     assert asked == [(PLAN, firing_id(spending.scope, "often", NOON))]
     return firing
+
+
+@pytest.mark.parametrize(("slept_s", "runs"), [(3600.0, True), (3900.0, False)])
+def test_a_computer_that_slept_after_the_decision_starts_nothing_hours_late(
+    records: FiringRecords, spending: SpendingBook, slept_s: float, runs: bool
+) -> None:
+    """``catch_up_minutes`` is an hour."""
+    started: list[str] = []
+
+    def run_job(_: Schedule, firing: str) -> Mapping[str, Any]:
+        started.append(firing)
+        return {"status": "passed", "cost": {"usd": 0.5}}
+
+    scheduler = Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + slept_s))
+    firing = scheduler.fire("often", NOON, run_job)
+    assert (len(started), firing.status, firing.usd) == ((1, "passed", 0.5) if runs else (0, "error", 0.0))
+    assert runs or firing.reason == "noticed 63 minutes late: this computer slept or was off"
 
 
 @pytest.mark.parametrize(
@@ -308,13 +340,14 @@ def test_standings(records: FiringRecords, spending: SpendingBook) -> None:
     assert (off.name, off.next, off.last, off.spent_this_month_usd, off.running) == ("off", [], None, 0.0, False)
 
 
-def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRecords) -> None:
+def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRecords, tmp_path: Path) -> None:
     def refused(number: int, reason: str = "no money", **values: Any) -> Firing:
         return line("refused", NOON + number, NOON + number, reason=reason, **values)
 
     for number in range(3):
         records.append("often", (refused(number),))
     assert records.read("often") == [refused(2, count=3)]
+    assert "null" not in (tmp_path / "schedules" / "often.jsonl").read_text(), "a record has what is known"
     for other in (refused(3, "no stock"), refused(4, "no stock", key="0 3 * * * UTC"), refused(5, "no stock")):
         records.append("often", (other,))
     records.append("often", (line("overlap", NOON + 6, reason="no stock"),))

@@ -239,6 +239,18 @@ def test_an_entry_has_the_same_name_in_each_version_and_no_odd_environment(
     assert entry.environment["PATH"] == "/mine:/bin:/usr/local/bin:/usr/bin"
 
 
+@pytest.mark.parametrize("platform", ["linux", "cygwin"])
+def test_what_macos_protects_is_nothing_elsewhere(
+    tools: Tools, private_home: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    tools.there = {"systemctl"}
+    workspace = private_home / "Documents" / "ws"
+    os_scheduler.install("systemd", Entry.of(workspace))
+    assert os_scheduler.is_installed(workspace)
+    assert os_scheduler.findings(workspace, list) == []
+
+
 def test_without_a_scheduler_nothing_is_installed(tools: Tools, tmp_path: Path) -> None:
     assert not os_scheduler.is_installed(tmp_path)
 
