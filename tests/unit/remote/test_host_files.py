@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -339,12 +340,16 @@ def test_every_kind_but_tuning_has_a_shape() -> None:
     assert set(documents.SHAPES) == set(wire.DOCUMENT_KINDS) - {"tuning"}
 
 
-def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path) -> None:
-    place = str(tmp_path / "lock")
-    held, waiting = files.locked(place), files.locked(place, patience_s=0.05)
-    with held, pytest.raises(OSError, match="another process has held its lock for 0"), waiting:
+def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, slept = str(tmp_path / "lock"), list[float]()
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    held, waiting = files.locked(place), files.locked(place, patience_s=0.125)
+    with held, pytest.raises(OSError, match=r"another process has held its lock for 0\.125 s"), waiting:
         raise AssertionError("it was locked")
-    with files.locked(place, patience_s=0.05):
+    assert slept == [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05]
+    with files.locked_now(place) as ours, files.locked_now(place) as again:
+        assert (ours, again, files.is_locked(place)) == (True, False, True)
+    with files.locked(place):
         assert files.is_locked(place)
 
 
