@@ -15,7 +15,6 @@ from orchestrator.runs.cost.outlook import MachineOn
 from orchestrator.views.blocks import Bar, Bars, Cell, apart, plain
 from orchestrator.views.dashboard.lists import _gates
 from orchestrator.views.dashboard.pages import _state
-from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment
 from orchestrator.views.live_runs import LiveRun
 from orchestrator.views.tables.runs import answer, change, failures, jobs_grid, runs_grid
@@ -133,20 +132,6 @@ def test_bars_share_one_axis(middle: float | None, at: tuple[float, ...]) -> Non
     bars = Bars("", (Bar("a", 1.0, ""), Bar("b", 2.0, "", low=1.5, high=2.0)), middle)
     assert (bars.at(0.0) if middle is None else bars.at(1.0), bars.at(1.0), bars.at(2.0)) == at
     assert Bars("", (Bar("nothing", 0.0, ""),)).at(0.0) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("status", "wanted"),
-    [
-        ("passed 3/4", "good"),
-        ("not met", "bad"),
-        ("wrong 1/2", "bad"),
-        ("failed: why", "bad"),
-        ("unknown words", "plain"),
-    ],
-)
-def test_a_status_has_a_kind_by_its_first_word(status: str, wanted: str) -> None:
-    assert kind(status) == wanted
 
 
 @pytest.mark.parametrize(
