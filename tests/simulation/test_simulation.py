@@ -131,6 +131,8 @@ ONCE_FOUND = [
         exists=False,
         firings=FiringPlan(30, 0.59, 0.68, strictly=True),
     ),
+    # A killed fcctl's request to create the machine came after another one on this computer had created it elsewhere.
+    Schedule(550245, (Fault(7, "beside"), Fault(22, "kill_late", 7.0)), ("run",), exists=False, release="keep"),
 ]
 
 

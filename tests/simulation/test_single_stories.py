@@ -16,9 +16,9 @@ from orchestrator.emulator.clock import parse_timestamp
 from orchestrator.hosts.audit import audit
 from orchestrator.hosts.hosts import down
 from orchestrator.leases.machine_lease import MachineLease
-from orchestrator.machines.cloud import Power
+from orchestrator.machines.cloud import IN_FLIGHT_S, Power
 from orchestrator.machines.provision.actions import Purpose
-from orchestrator.machines.provision.release import IN_FLIGHT_S, ReleaseRequest, release
+from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.runs.cost.spending import lines, reservations
 from orchestrator.runs.services import Services
 from tests.simulation.accounts import RATE

@@ -148,6 +148,8 @@ class _Acquisition:
 
     def _check_clock(self) -> None:
         """Raises ConfigError if this computer's clock is wrong."""
+        if abs(self._cloud.ahead_s() or 0.0) > WRONG_S:
+            find_machines(self._cloud, self._target)  # the last answer may have waited while this computer slept
         ahead = self._cloud.ahead_s() or 0.0
         if abs(ahead) > WRONG_S:
             differs = f"{duration_text(abs(ahead) // 60 * 60)} {'behind' if ahead > 0 else 'ahead of'} the cloud's"
@@ -193,7 +195,9 @@ class _Acquisition:
                 cause="fcctl does not start a machine twice at the same time: the cloud could then create two",
                 hint="see what the other fcctl does: fcctl ps; run this command again when it has finished",
             )
-        self._show(f"waiting for another fcctl on this computer, which is starting {self._target.instance}")
+        self._show(
+            f"waiting for another fcctl on this computer, which starts {self._target.instance} or was killed just then"
+        )
         self._clock.sleep(POLL_S)
 
     def _use(self, machine: Machine) -> Acquired:
@@ -262,10 +266,15 @@ class _Acquisition:
         self, action: actions.ActionName, zone: str, limit_s: float, change: Callable[[str], Operation],
         *, way: Provisioning = "on_demand",
     ) -> Attempt:  # fmt: skip
-        operation = self._changes.make(action, zone, change, limit_s)
+        turns_on = action in ("start", "create")
+        operation = self._changes.make(action, zone, partial(self._ask, change) if turns_on else change, limit_s)
         if operation.refusal is not None:
             self._show(f"{action} in {zone}: {operation.refusal.code}")
         return Attempt(action, zone, self._now(), way, operation.refusal, operation.done)
+
+    def _ask(self, change: Callable[[str], Operation], request_id: str) -> Operation:
+        with self._parts.book.asking(*self._name):
+            return change(request_id)
 
     def _create(self, action: actions.Create) -> Attempt:
         target, way = self._target, action.way

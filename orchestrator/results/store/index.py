@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 BUSY_S = 60.0
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT})
+_OF_DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 #: A folder changed again within this time may keep its old time stamp (HFS+ counts whole seconds).
 _SETTLED_NS = 2_000_000_000
 #: Runs whose rows are held in memory at once while the index is built.
@@ -217,11 +218,11 @@ class Index:
             return read(db)
 
     def _failure(self, exc: Exception) -> FcctlError:
-        return FcctlError(
-            "the index of the runs cannot be used",
-            cause=f"{self._path}: {str(exc).splitlines()[0]}",
-            hint=f"delete the index and build a new one: rm {self._path}* && fcctl results reindex",
-        )
+        hint = f"delete the index and build a new one: rm {self._path}* && fcctl results reindex"
+        if isinstance(exc, sqlite3.Error) and _code(exc) in _OF_DISK:
+            hint = f"check the disk and its free space: df -h {self._path.parent}; then: fcctl results reindex"
+        cause = f"{self._path}: {str(exc).splitlines()[0]}"
+        return FcctlError("the index of the runs cannot be used", cause=cause, hint=hint)
 
     def _fill(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")

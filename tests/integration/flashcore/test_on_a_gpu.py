@@ -48,12 +48,12 @@ def judged(kernel: Kernel) -> separate.Kernel:
 
 
 @pytest.fixture(scope="module")
-def ceilings(cache: None) -> dict[str, Any]:
+def ceilings(builds: None) -> dict[str, Any]:
     return peaks.run()
 
 
 @pytest.fixture(scope="module")
-def cheater(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Kernel]:
+def cheater(builds: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Kernel]:
     def build_one(number: int) -> Kernel:
         text = BASELINE.source.read_text().replace("FLASHCORE_API int flashcore_forward", "static int real_forward")
         source = tmp_path_factory.mktemp("cheat") / f"cheat{number}.cu"

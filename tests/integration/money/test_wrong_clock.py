@@ -47,6 +47,14 @@ def test_no_machine_is_started(
     assert workspace.type("ps", check=0).out.count("running") == 0
 
 
+def test_an_answer_that_waited_while_the_computer_slept_proves_nothing(
+    workspace: CloudWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([-7 * 3600.0])
+    monkeypatch.setattr(GcpCloud, "ahead_s", lambda _: next(answers, 0.0))
+    workspace.type("--yes", "hosts", "up", "l4", check=0)
+
+
 def test_what_is_on_is_stopped_by_any_clock(
     workspace: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

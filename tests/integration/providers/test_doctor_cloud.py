@@ -13,6 +13,7 @@ from orchestrator.base.installation import Finding
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.providers.gcp import refusals
+from orchestrator.providers.gcp.cloud import GcpCloud
 from orchestrator.providers.gcp.doctor import CloudCheckup
 from orchestrator.providers.registry import ProviderClouds
 from orchestrator.workspace.doctor import check_sandbox
@@ -50,6 +51,13 @@ def test_all_is_well_and_nothing_was_started(world: Worlds) -> None:
     assert found["machine"].message == f"vm in {ZONE} is TERMINATED"
     assert states(found)["permissions"] == "ok"
     assert len(here.emulator.world.operations) == before
+
+
+def test_a_computer_whose_clock_is_wrong(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GcpCloud, "ahead_s", lambda _: -3600.0)
+    found = findings(world())["clock"]
+    assert (found.status, found.message) == ("fail", "this computer's clock differs by +3600 s from the cloud's")
+    assert str(found.fix).startswith("sudo ")
 
 
 def test_permissions_that_are_missing_on_the_machine(world: Worlds) -> None:

@@ -23,12 +23,11 @@ steps:
   - id: evil
     run: |
       cd "$FCCTL_RUN_DIR"
-      rm -rf events.jsonl telemetry.jsonl heartbeat.json steps/evil/log.txt plan.json supervisor.log cancel.json
-      mkfifo events.jsonl telemetry.jsonl heartbeat.json steps/evil/log.txt plan.json supervisor.log cancel.json
+      fifo() { for name; do until rm -rf "$name" && mkfifo "$name"; do :; done; done; }  # written anew meanwhile: again
+      fifo events.jsonl telemetry.jsonl heartbeat.json steps/evil/log.txt plan.json supervisor.log cancel.json
       mkdir -p steps/last && ln -s /dev/zero steps/last/log.txt
       cd ../..
-      rm -rf facts.json lease.json locks/queue.lock locks/lease.lock locks/tidied
-      mkfifo facts.json lease.json locks/queue.lock locks/lease.lock locks/tidied
+      fifo facts.json lease.json locks/queue.lock locks/lease.lock locks/tidied
       until [ -e "$HOME/go" ]; do sleep 0.05; done
   - id: last
     run: echo over

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines.cache import FileMachineCache, state_folder
-from orchestrator.machines.cloud import Endpoint, Hardware
+from orchestrator.machines.cloud import IN_FLIGHT_S, Endpoint, Hardware
 from tests.unit.machines.test_endpoint import KEYS
 
 KNOWN = Endpoint(
@@ -187,6 +187,27 @@ def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: Fi
         other.close()
         ours.close()
         theirs.close()
+
+
+def test_while_the_request_of_a_killed_process_may_be_on_its_way_nobody_turns_the_machine_on(
+    book: FileMachineCache,
+) -> None:
+    with book.turning_on("proj-one", "vm"), book.asking("proj-one", "vm"):
+        pass
+    with book.turning_on("proj-one", "vm") as alone:
+        assert alone, "it was answered"
+        killed = book.asking("proj-one", "vm")
+        killed.__enter__()
+    with book.turning_on("proj-one", "vm") as alone, book.turning_on("proj-one", "vm-2") as elsewhere:
+        assert (alone, elsewhere) == (False, True)
+    (asked,) = book.folder.rglob("*.asked")
+    for age_s in (IN_FLIGHT_S, -2 * IN_FLIGHT_S):  # or the clock was set back
+        written = time.time() - age_s
+        os.utime(asked, (written, written))
+        with book.turning_on("proj-one", "vm") as alone:
+            assert alone
+    killed.__exit__(None, None, None)
+    assert not asked.exists()
 
 
 def test_the_lock_is_let_go_whatever_happens_and_is_no_machine(book: FileMachineCache) -> None:

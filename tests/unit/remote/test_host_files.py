@@ -7,9 +7,9 @@ import errno
 import fcntl
 import functools
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from fcctl_remote import wire
 from fcctl_remote.agent.agent import BadFrame, FrameReader, _call_error
 from fcctl_remote.base import files, text, tree
 from fcctl_remote.base.layout import BadName, Layout
-from fcctl_remote.run import documents, hints
+from fcctl_remote.run import documents
 from fcctl_remote.run import state as runs
 
 
@@ -298,42 +298,6 @@ def test_what_make_adds_to_an_error_is_left_out() -> None:
     assert text.last_lines(b"make: *** No rule to make target 'b'.") == "make: *** No rule to make target 'b'."
 
 
-@pytest.mark.parametrize(
-    ("log", "code", "word"),
-    [
-        ("script.sh: line 1: nvcc: command not found", 127, "CUDA_HOME"),
-        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 1, "NVreg_RestrictProfilingToAdminUsers=0"),
-        ("RuntimeError: CUDA out of memory. Tried to allocate", 1, "nvidia-smi"),
-        ("LookupError: setuptools-scm was unable to detect version for /a", 1, "SETUPTOOLS_SCM_PRETEND_VERSION"),
-        ("CUDA error: no kernel image is available for execution on the device", 1, "-arch=sm_"),
-        ("CUDA error: an illegal instruction was encountered", 1, "built for another GPU"),
-        ("CUDA error at a.cu:12 code=98(cudaErrorInvalidDeviceFunction)", 1, "built for another GPU"),
-        ("Illegal instruction (core dumped)", 132, "-march=native"),
-        ("cc1plus: fatal error: No space left on device", 1, "disk is full"),
-        ("script.sh: line 3: cmake: command not found", 127, "needs.tools"),
-        ("bash: ./build.sh: Permission denied", 126, "chmod +x"),
-        ("ModuleNotFoundError: No module named 'torch'", 1, "FCCTL_PYTHON"),
-        ("ModuleNotFoundError: No module named 'expecttest.a'", 1, "-m pip install expecttest"),
-        ("ptxas info: 16 bytes stack frame, 24 bytes spill stores, 24 bytes spill loads", 1, "unroll less"),
-        ("Killed", 137, "memory"),
-        ("anything", 139, "sanitize"),
-    ],
-)
-def test_known_failures_have_hints(log: str, code: int, word: str) -> None:
-    assert word in (hints.for_log(log, code) or "")
-    assert hints.for_log("assertion failed: 3 != 4\n0 bytes spill stores", 1) is None
-    assert hints.for_gate("benchmark.speedup > 2") is None
-    assert "unroll" in str(hints.for_gate("sum(build.kernels[*].spill_store_bytes) == 0"))
-
-
-@pytest.mark.parametrize("atom", ["1", "../", "nvcc: ", "does not match the source ", "x" * 1500 + "\n"])
-def test_a_log_of_whatever_form_has_its_hint_at_once(atom: str) -> None:
-    """The supervisor looks for it itself: meanwhile it would hear no cancel."""
-    log, before = (atom * 70_000)[:65_000], time.process_time()
-    assert "chmod +x" in (hints.for_log(f"{log} Permission denied", 1) or "")
-    assert time.process_time() - before < 5
-
-
 # ------------------------------------------------------------------------------------------------ frames
 def _pipe(data: bytes) -> FrameReader:
     read, write = os.pipe()
@@ -376,12 +340,16 @@ def test_every_kind_but_tuning_has_a_shape() -> None:
     assert set(documents.SHAPES) == set(wire.DOCUMENT_KINDS) - {"tuning"}
 
 
-def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path) -> None:
-    place = str(tmp_path / "lock")
-    held, waiting = files.locked(place), files.locked(place, patience_s=0.05)
-    with held, pytest.raises(OSError, match="another process has held its lock for 0"), waiting:
+def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, slept = str(tmp_path / "lock"), list[float]()
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    held, waiting = files.locked(place), files.locked(place, patience_s=0.125)
+    with held, pytest.raises(OSError, match=r"another process has held its lock for 0\.125 s"), waiting:
         raise AssertionError("it was locked")
-    with files.locked(place, patience_s=0.05):
+    assert slept == [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05]
+    with files.locked_now(place) as ours, files.locked_now(place) as again:
+        assert (ours, again, files.is_locked(place)) == (True, False, True)
+    with files.locked(place):
         assert files.is_locked(place)
 
 

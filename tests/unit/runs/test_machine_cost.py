@@ -17,6 +17,7 @@ from orchestrator.results.records import MachineRecord, SourceRecord, StepRecord
 from orchestrator.runs.cost.machine_cost import (
     LEAST_BYTES,
     SLOWEST_BYTES_S,
+    CostSoFar,
     PowerOnPeriod,
     affordable_bytes,
     machine_cost,
@@ -221,6 +222,8 @@ def test_any_journal_adds_up(lines: list[tuple[str, float, float, float]], durat
 def test_a_machine_that_is_off_costs_nothing_more() -> None:
     on, off = cold()[:-4], cold()
     assert (of_journal(on, plan(), 400.0).usd_per_hour, of_journal(off, plan(), 400.0).usd_per_hour) == (0.72, 0.0)
+    for emulated, shown in ((False, [0.5, 0.7, 1.5]), (True, [0.0, 0.0, 0.0])):
+        assert list(CostSoFar(0.5, 0.7, 1.5, emulated).as_json().values()) == shown
 
 
 CAPPED = plan().model_copy(update={"caps": [Cap(name="--budget", usd=1.0)], "egress_usd": 0.012})

@@ -324,11 +324,13 @@ def test_a_run_id_is_whole_in_the_list_of_a_narrow_terminal() -> None:
     assert run_id in text.replace("\n", " ").split() or run_id in first
 
 
-def test_a_status_has_one_sign_on_terminals_and_pages() -> None:
+def test_a_status_has_one_sign_on_terminals_and_pages_and_a_kind_by_its_first_word() -> None:
     """``incomplete`` was a cross on a page, as if it had failed."""
-    statuses = ("passed", "incomplete", "failed", "unavailable")
-    assert [kind(status) for status in statuses] == ["good", "open", "bad", "plain"]
-    assert [sign(status) for status in statuses] == [mark(status).plain[0] for status in statuses] == list("✓◐✗○")
+    signs = {"passed": "✓", "incomplete": "◐", "failed": "✗", "unavailable": "○"}
+    assert signs == {status: sign(status) for status in signs} == {status: mark(status).plain[0] for status in signs}
+    kinds = {"passed": "good", "passed 3/4": "good", "incomplete": "open", "failed": "bad", "failed: why": "bad",
+             "not met": "bad", "wrong 1/2": "bad", "unavailable": "plain", "unknown words": "plain"}  # fmt: skip
+    assert kinds == {status: kind(status) for status in kinds}
 
 
 def test_a_build_without_code_for_the_machine_s_gpu_says_so(tmp_path: Path) -> None:
