@@ -590,6 +590,7 @@ def test_the_profile_shows_what_moved_furthest_first() -> None:
 
     found = compare_facts.profile([profile(20.0, 1.0, 1e-6)], [profile(60.0, 1.3, 1e-3)])
     assert [d.fact for d in found] == ["tensor_active_pct", "stall wait", "stall drain"]
+    assert compare_facts.profile([profile(0.0, 1.0, 1.0)], [profile(250.0, 1.0, 1.0)])[0].weight == 1.0
     renamed = {**profile(60.0, 1.0, 1.0), "kernels": [{"name": "other<2>", "metrics": {"tensor_active_pct": 70.0}}]}
     assert compare_facts.profile([profile(20.0, 1.0, 1.0)], [renamed])[0].name == "mission: k -> other"
 
