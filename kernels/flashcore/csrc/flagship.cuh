@@ -30,11 +30,12 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   float slope = 0.f;  // of ALiBi
   if constexpr (C::kScored || C::kWindowed) span = within_window<C>(task, span, tile_row);
   if constexpr (C::kScored) slope = slope_of(task, at);
-  const int first_key = C::kSpan ? span.first : 0;  // that any row of this block sees; keys are counted from it on
-  const int keys = (C::kSpan ? span.end : end) - first_key;
-  const int place = first_row + shift - first_key;  // of the warp's first row
-  if constexpr (C::kSpan) k += first_key * task.k_stride.row, v += first_key * task.v_stride.row;
-  const int key_tiles = static_cast<unsigned>(keys + C::kTileN - 1) / C::kTileN;
+  const int first_key = C::kSpan ? span.first : 0;  // that any row of this block sees
+  // What keys are counted from. (At D = 128 the compiler has better instructions for a window's tiles where it is 0.)
+  const int origin = C::kWindowed && !C::kPipelined ? 0 : first_key;
+  const int keys = (C::kSpan ? span.end : end) - origin, place = first_row + shift - origin;  // of the warp's first row
+  if constexpr (C::kSpan) k += origin * task.k_stride.row, v += origin * task.v_stride.row;
+  const int key_tiles = static_cast<unsigned>(keys + origin - first_key + C::kTileN - 1) / C::kTileN;
   // Of this group: tiles group, group + kGroups ..
   const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
@@ -44,7 +45,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   const uint32_t q_tile = shared_address(memory);
   const Queries queries = {q_tile, warp_row, task.flip};
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
-  const auto key_of = [&](int step) { return (step * C::kGroups + group) * C::kTileN; };
+  const auto key_of = [&](int step) { return first_key - origin + (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
   const uint16_t *k_from[C::kLines] = {k}, *v_from[C::kLines] = {v};  // the heads, or what is copied next, of each line
   if constexpr (C::kWalks) {
@@ -129,21 +130,27 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   clear(state);
   Seen<C> seen;  // of a step's tile
   const auto read_mask = [&](int step) {
-    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, first_key + key_of(step), first_row, lane);
+    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, origin + key_of(step), first_row, lane);
   };
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
     bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > place);
-    const auto here = [&] { return C::kPipelined ? static_cast<int>(thread_again() % 32) : lane; };
-    if constexpr (C::kWindowed) {
+    // Short of registers, a lane's number is read again where it is needed rarely.
+    const auto here = [&] { return C::kScored && C::kSharedQ ? static_cast<int>(thread_again() % 32) : lane; };
+    if constexpr (C::kWindowed && C::kPipelined) {
       some |= key < place - task.width + C::kWarpRows - 1;
-      if (some) mask_both_ends(s, key, place, keys, task.causal, here(), [&](int last) { return last - task.width; });
+      const auto first_of = [&](int last) { return last - task.width; };
+      if (some) mask_both_ends(s, key, place, keys, task.causal, thread_again() % 32, first_of);
     } else {
-      if (some) mask(s, key, place, keys, task.causal, lane);
+      if (some) mask(s, key, place, keys, task.causal, here());
+      if constexpr (C::kWindowed) {
+        const int hidden = place - task.width - key;
+        if (hidden + C::kWarpRows - 1 > 0) hide_before(s, hidden, lane), some = true;
+      }
     }
     if constexpr (C::kMasked) {
       if (C::kPipelined) read_mask(step);
-      if (!seen.all) hide<C>(s, seen, lane);
+      if (!seen.all) hide<C>(s, seen, here());
       some |= !seen.all;
     }
     return some;
@@ -195,7 +202,8 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
       if (now) exp_and_add_up(state, s, v_ring, factor, lane);
     }
   } else if constexpr (!C::kPipelined) {
-    // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step.
+    // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step. V(0) is waited for with
+    // K(0): a question within the step, whether it is the first, would keep maxima and exponentials from being mixed.
     const auto load_pair = [&](int step) {
       load_k(step);
       load_v(step);
@@ -205,7 +213,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     cp_async_commit();
 #pragma unroll
     for (int step = 1; step < kStages; ++step) load_pair(step);
-    first_here(Number<kStages>{});
+    first_here(Number<kStages - 1>{});
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -215,16 +223,11 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
         group_barrier();
         load_pair(step + kStages - 1);
       }
-      const bool now = needed(step);
-      if (now) {
+      if (needed(step)) {
         score(step);
         rescale(state, maxima, factor);
+        exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
       }
-      if (step == 0) {
-        cp_async_wait<kStages - 1>();
-        group_barrier();
-      }
-      if (now) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
     }
   } else {
     // Copies in flight: K(0), then V(n) with K(n + 1), which a step needs together.
