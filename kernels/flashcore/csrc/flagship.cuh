@@ -84,21 +84,34 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     }
   };
 
-  const auto load_q = [&](auto threads) {
-    const uint16_t *q = head_at(task.q, task.q_stride, at.batch, at.head);
-    copy_rows_of<C, C::kTileM, decltype(threads)::value>(q_tile, q, task.q_stride.row, tile_row, task.S_q, thread);
+  constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads that copy the queries
+  const uint16_t *const q = head_at(task.q, task.q_stride, at.batch, at.head);
+  const uint16_t *const q_from = kept(begin_of<C, kEarly>(q, task.q_stride.row, tile_row, thread));
+  const auto load_q = [&] {
+    copy_lines<C, C::kTileM, kEarly>(q_tile, q_from, task.q_stride.row, tile_row, task.S_q, thread);
+    if constexpr (C::kLines > 1)
+      copy_rows_of<C, C::kTileM, kEarly, C::kLine, C::kBehind>(q_tile, q, task.q_stride.row, tile_row, task.S_q, thread);
   };
 
   // Staggered: the second half of the groups begins to copy when the first half's copies are on their way, so that the
   // first half computes while the rest arrives. The first half copies the queries, first of all, and waits for them
   // before it lets the second half go: they are here by the time that all of its copies have been issued, so that this
   // one barrier, which the second half has long reached, says both.
-  constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
   const bool early = !C::kStaggered || thread < kEarly;
-  if (!C::kSpan) wait_for_previous();  // as late as it may be
+  // As late as it may be: what the first copies need is reckoned before. (32 rows a warp have no registers to keep it in.)
+  if constexpr (!C::kSpan && C::kWarpRows > 16) {
+    wait_for_previous();
+  } else if constexpr (!C::kSpan) {
+    const auto begin = [&](const uint16_t *head, int64_t stride) {
+      return address_of(C::kWalks ? head : begin_of<C, C::kGroupThreads>(head, stride, key_of(0), group_thread));
+    };
+    const uint32_t q_place = q_tile + place_of<C>(thread / C::kLine, thread % C::kLine);
+    wait_for_previous(address_of(q_from) | q_place | begin(k_from[0], task.k_stride.row) |
+                      begin(v_from[0], task.v_stride.row));
+  }
   if constexpr (C::kStaggered) {
     if (early) {
-      load_q(Number<kEarly>{});
+      load_q();
       cp_async_commit();
     } else {
       barrier_sync(15, C::kThreads);
@@ -106,7 +119,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     load_k(0);
   } else {
     load_k(0);
-    load_q(Number<kEarly>{});
+    load_q();
   }
   cp_async_commit();
   const auto first_here = [&](auto pending) {  // the queries, and each group's first keys; `pending` copies may be late
