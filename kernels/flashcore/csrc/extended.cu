@@ -97,8 +97,8 @@ namespace flashcore {
 namespace {
 
 // Wide tiles where there are enough of them for a whole device, and no narrow window: it would be a small part of what they
-// read. (An H200, us of 64 and 128 rows: 38.1, 42.4 with 128 keys and 51.3, 55.0 with 256 at 4,16,2048; 166.8, 159.5 with
-// 512 at 2,16,8192. D = 128: 65.3, 70.9 with 128 keys at 4,16,2048; 240.5, 225.8 with 1024 at 2,16,4096.)
+// read. (An H200, us of 64 and 128 rows: 60.6, 63.9 with 384 keys at 2,16,4096; 146.4, 146.9 with 512 at 2,16,8192. D = 128:
+// 89.1, 83.4 with 256 keys at 4,16,2048; 65.3, 70.9 with 128 by tiles that had masks.)
 Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
   const bool kept = !args.mask && !args.slopes && args.softcap == 0.f;  // scores as they are
@@ -107,7 +107,7 @@ Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   if (args.tiling) return args.tiling == 1 ? there.small : args.tiling == 2 ? there.large : there.windowed;
   Kernel *const large = plain ? there.windowed : there.large;
   const int right = args.causal ? 1 : args.window_right;
-  const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 384;
+  const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= (args.D == 128 ? 192 : 448);
   const bool enough = tiles_of(args.S_q, large->rows) * args.H * args.B >= 2 * device.processors;
   const bool fits = large->least_shared <= device.shared_bytes;
   return enough && fits && !narrow ? large : there.small;

@@ -85,29 +85,34 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   };
 
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads that copy the queries
-  const uint16_t *const q = head_at(task.q, task.q_stride, at.batch, at.head);
-  const uint16_t *const q_from = kept(begin_of<C, kEarly>(q, task.q_stride.row, tile_row, thread));
+  // What the first copies need is reckoned while the launch ahead ends. (32 rows a warp have no registers to keep it in.)
+  constexpr bool kKnown = !C::kSpan && C::kWarpRows == 16;
+  const auto q_head = [&] { return head_at(task.q, task.q_stride, at.batch, at.head); };
+  const uint16_t *q_from = nullptr;
+  if constexpr (kKnown) q_from = kept(begin_of<C, kEarly>(q_head(), task.q_stride.row, tile_row, thread));
   const auto load_q = [&] {
-    copy_lines<C, C::kTileM, kEarly>(q_tile, q_from, task.q_stride.row, tile_row, task.S_q, thread);
-    if constexpr (C::kLines > 1)
-      copy_rows_of<C, C::kTileM, kEarly, C::kLine, C::kBehind>(q_tile, q, task.q_stride.row, tile_row, task.S_q, thread);
+    const auto stride = task.q_stride.row;
+    if constexpr (kKnown) {
+      copy_lines<C, C::kTileM, kEarly>(q_tile, q_from, stride, tile_row, task.S_q, thread);
+      if constexpr (C::kLines > 1)
+        copy_rows_of<C, C::kTileM, kEarly, C::kLine, C::kBehind>(q_tile, q_head(), stride, tile_row, task.S_q, thread);
+    } else {
+      copy_rows_of<C, C::kTileM, kEarly>(q_tile, q_head(), stride, tile_row, task.S_q, thread);
+    }
   };
 
-  // Staggered: the second half of the groups begins to copy when the first half's copies are on their way, so that the
-  // first half computes while the rest arrives. The first half copies the queries, first of all, and waits for them
-  // before it lets the second half go: they are here by the time that all of its copies have been issued, so that this
-  // one barrier, which the second half has long reached, says both.
+  // Staggered: the second half of the groups begins to copy when the first half's queries and keys are on their way, so that
+  // the first half computes while the rest arrives.
   const bool early = !C::kStaggered || thread < kEarly;
-  // As late as it may be: what the first copies need is reckoned before. (32 rows a warp have no registers to keep it in.)
-  if constexpr (!C::kSpan && C::kWarpRows > 16) {
-    wait_for_previous();
-  } else if constexpr (!C::kSpan) {
+  if constexpr (kKnown) {  // as late as it may be
     const auto begin = [&](const uint16_t *head, int64_t stride) {
       return address_of(C::kWalks ? head : begin_of<C, C::kGroupThreads>(head, stride, key_of(0), group_thread));
     };
     const uint32_t q_place = q_tile + place_of<C>(thread / C::kLine, thread % C::kLine);
     wait_for_previous(address_of(q_from) | q_place | begin(k_from[0], task.k_stride.row) |
                       begin(v_from[0], task.v_stride.row));
+  } else if constexpr (!C::kSpan) {
+    wait_for_previous();
   }
   if constexpr (C::kStaggered) {
     if (early) {
@@ -117,6 +122,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
       barrier_sync(15, C::kThreads);
     }
     load_k(0);
+    if (early) barrier_sync(15, C::kThreads);
   } else {
     load_k(0);
     load_q();
@@ -125,10 +131,8 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   const auto first_here = [&](auto pending) {  // the queries, and each group's first keys; `pending` copies may be late
     constexpr int kPending = decltype(pending)::value;
     if constexpr (C::kStaggered) {
-      if (early) {
-        cp_async_wait<kPending + 1>();
-        barrier_sync(15, C::kThreads);
-      }
+      if (early) cp_async_wait<kPending + 1>();
+      barrier_sync(14, C::kThreads);
       cp_async_wait<kPending>();
       group_barrier();
     } else {
@@ -140,7 +144,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   State<C> state;
   Tile<C> s;
   float maxima[C::kRowTiles][2];
-  clear(state);
+  clear(state, group);
   Seen<C> seen;  // of a step's tile
   const auto read_mask = [&](int step) {
     if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, origin + key_of(step), first_row, lane);
@@ -206,7 +210,11 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
       const bool now = needed(step);
       if (now) {
         score(step);
-        rescale(state, maxima, factor);
+        if (step == 0) {  // nothing to rescale
+          begin_bases(state, maxima, factor);
+        } else {
+          rescale(state, maxima, factor);
+        }
       }
       cp_async_wait<0>();
       group_barrier();
@@ -216,7 +224,9 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     }
   } else if constexpr (!C::kPipelined) {
     // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step. V(0) is waited for with
-    // K(0): a question within the step, whether it is the first, would keep maxima and exponentials from being mixed.
+    // K(0): a question within the step, whether it is the first, would keep maxima and exponentials from being mixed. (But
+    // beside the pipelined loop of attend_twice(), whose registers it would cost.)
+    constexpr bool kLateValues = C::kTwice;
     const auto load_pair = [&](int step) {
       load_k(step);
       load_v(step);
@@ -226,7 +236,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     cp_async_commit();
 #pragma unroll
     for (int step = 1; step < kStages; ++step) load_pair(step);
-    first_here(Number<kStages - 1>{});
+    first_here(Number<kLateValues ? kStages : kStages - 1>{});
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -236,11 +246,17 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
         group_barrier();
         load_pair(step + kStages - 1);
       }
-      if (needed(step)) {
+      const bool now = needed(step);
+      if (now) {
         score(step);
         rescale(state, maxima, factor);
-        exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
+        if (!kLateValues) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
       }
+      if (kLateValues && step == 0) {
+        cp_async_wait<kStages - 1>();
+        group_barrier();
+      }
+      if (kLateValues && now) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
     }
   } else {
     // Copies in flight: K(0), then V(n) with K(n + 1), which a step needs together.
