@@ -101,8 +101,8 @@ struct Tiling {
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kTileN / 8;  // of mma
   static constexpr int kDepthTiles = kDim / 16, kOutTiles = kDim / 8;
   // Column tiles that a group of several keeps in registers to merge them for all, if an exclusive or can turn their numbers.
-  // (Warps of 32 rows are short of registers.)
-  static constexpr bool kTurns = kGroups > 1 && kWarpRows == 16 && (kOutTiles & (kOutTiles - 1)) == 0;
+  // (Warps of 32 rows, and where queries are read again, are short of registers.)
+  static constexpr bool kTurns = kGroups > 1 && kWarpRows == 16 && !kSharedQ && (kOutTiles & (kOutTiles - 1)) == 0;
   static constexpr int kOwn = kTurns ? kOutTiles / kGroups : 0;
   static constexpr int kRow = kDim * 2, kRowChunks = kRow / 16;  // bytes and 16-byte chunks of a row
   // As many of a row's chunks as are a power of two are copied side by side, then, at D = 80 and 96, the 2 or 4 behind.
