@@ -85,7 +85,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   };
 
   constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads that copy the queries
-  // What the first copies need is reckoned while the launch ahead ends. (32 rows a warp have no registers to keep it in.)
+  // What the first copies need is computed while the launch ahead ends. (32 rows a warp have no registers to keep it in.)
   constexpr bool kKnown = !C::kSpan && C::kWarpRows == 16;
   const auto q_head = [&] { return head_at(task.q, task.q_stride, at.batch, at.head); };
   const uint16_t *q_from = nullptr;
