@@ -142,7 +142,6 @@ def home_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def cloud() -> Iterator[Emulator]:
     """An emulated cloud in virtual time, in this process."""
-    pytest.importorskip("google.cloud.compute_v1")
     from tests.support.virtual_cloud import emulated
 
     with emulated() as emulator:

@@ -2,14 +2,13 @@
 
 Cosmic Ray makes the mutants: one operator, number, keyword, loop or exception is changed in one place. A sample of
 them, drawn by seed and spread over the subjects, is planted one after another in a copy of the repository, and the
-tests that :mod:`tests.changed` chooses for that file run there. A mutant that no test notices is printed: a test is
-missing, or the change means nothing.
+tests nearest to that file (:func:`tests_of`) run there. A mutant that no test notices is printed: a test is missing, or
+the change means nothing. What means nothing by its kind is not planted: :mod:`tests.mutants_left_out`.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import json
 import os
@@ -20,14 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from queue import Queue
 
 from tests import durations
-from tests.changed import ALWAYS, ROOT, choose, distances
+from tests.changed import ALWAYS, ROOT, distances
+from tests.mutants_left_out import parts_of, says_nothing
 
 #: Subject -> the files, as patterns from the repository's root.
 SUBJECTS = {
@@ -39,10 +40,14 @@ SUBJECTS = {
     "wire": ("remote/fcctl_remote/wire.py", "remote/fcctl_remote/base/files.py"),
     "gates": ("remote/fcctl_remote/gates/*.py",),
 }
-#: Annotations are text here, and a decorator without which nothing can be imported proves nothing.
+#: A decorator without which nothing can be imported proves nothing.
 MEANINGLESS = ("core/RemoveDecorator",)
 #: Seconds of tests for one mutant, as far as they are known, and when a mutant counts as one that hangs.
-BUDGET_S, LIMIT_S = 45.0, 240.0
+BUDGET_S, LIMIT_S = 90.0, 300.0
+#: The most of them for one module; and what counts as quick.
+SHARE_S, QUICK_S = 30.0, 2.0
+#: The part of the tests whose duration must be known, and what the others are taken to take.
+KNOWN, UNKNOWN_S = 0.9, 1.0
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,11 @@ class Verdict:
 
 # --------------------------------------------------------------------------------------------------------- the mutants
 def mutants(subject: str, path: Path) -> Iterator[Mutant]:
-    """All mutants of one file, but those in its annotations."""
+    """All mutants of one file, but those of :mod:`tests.mutants_left_out`."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
 
-    ignored, tree = _annotations(path), get_ast_from_path(path)
+    left_out, tree = parts_of(path.read_text(encoding="utf-8")), get_ast_from_path(path)
     for name in plugins.operator_names():
         operator_class = plugins.get_operator(name)
         if name in MEANINGLESS or operator_class.arguments():
@@ -85,8 +90,9 @@ def mutants(subject: str, path: Path) -> Iterator[Mutant]:
         operator = operator_class()
         places = (place for node in ast_nodes(tree) for place in operator.mutation_positions(node))
         for occurrence, ((line, column), _end) in enumerate(places):
-            if not any(start <= (line, column) < end for start, end in ignored):
-                yield Mutant(subject, str(path.relative_to(ROOT)), line, column, name.removeprefix("core/"), occurrence)
+            kind = name.removeprefix("core/")
+            if not says_nothing(kind, (line, column), left_out):
+                yield Mutant(subject, str(path.relative_to(ROOT)), line, column, kind, occurrence)
 
 
 def planted(mutant: Mutant, text: str) -> str | None:
@@ -100,23 +106,6 @@ def planted(mutant: Mutant, text: str) -> str | None:
     except (SyntaxError, AttributeError):  # the latter is Cosmic Ray's, at some nodes
         return None
     return str(after)
-
-
-def _annotations(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Start and end of what only a type checker reads."""
-    found: list[ast.expr | ast.If | None] = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(node.returns)
-        elif isinstance(node, ast.arg | ast.AnnAssign):
-            found.append(node.annotation)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            found.append(node)
-    return [
-        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
-        for node in found
-        if node is not None
-    ]
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
@@ -185,13 +174,16 @@ def not_of_themselves(verdicts: Sequence[Verdict], copy: Path) -> list[str]:
 
 
 def copied(folder: Path) -> Path:
-    """The repository as Git sees it, with what is new, in ``folder``."""
+    """The repository as Git sees it, with what is new, in ``folder``: one commit, since some tests ask Git."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    author = ("-c", "user.name=mutants", "-c", "user.email=mutants@localhost")
+    for words in (("init", "-q"), ("add", "-A"), (*author, "commit", "-q", "-m", "a copy")):
+        subprocess.run(["git", *words], cwd=folder, capture_output=True, check=True)
     return folder
 
 
@@ -202,10 +194,51 @@ def read(file: Path) -> list[Verdict]:
 
 
 def tests_of(path: str) -> list[str]:
-    """The nearest first; without those that only read the tree, and that miss Git in the copy."""
-    far = distances([path])
-    choice = choose(far, durations.of_modules(), BUDGET_S)
-    return sorted(set(choice.chosen) - set(ALWAYS), key=lambda test: (far[test], test))
+    """What runs for a mutant in ``path``: the nearest modules first, then quick ones, then as many as fit the budget.
+    Without those that only read the tree."""
+    far = {test: distance for test, distance in distances([path]).items() if test not in ALWAYS}
+    return chosen(far, seconds_of_tests())
+
+
+def chosen(far: Mapping[str, int], tests: Mapping[str, float]) -> list[str]:
+    """Of the modules ``far`` away, by what their ``tests`` took, seconds. One that is too long for its share of the
+    budget is there with its quickest tests: most of the simulation's find what they find in a second."""
+    of_module: dict[str, list[tuple[float, str]]] = {}
+    for test, took in tests.items():
+        of_module.setdefault(test.partition("::")[0], []).append((took, test))
+    took_in_all = {module: sum(took for took, _ in of_it) for module, of_it in of_module.items() if module in far}
+
+    def rank(module: str) -> tuple[int, int, float, str]:
+        took = took_in_all[module]
+        return 0 if far[module] <= 1 else 1 if took <= QUICK_S else 2, far[module], took, module
+
+    found, left_s = [], BUDGET_S
+    for module in sorted(took_in_all, key=rank):
+        room_s = min(left_s, SHARE_S)
+        if took_in_all[module] <= room_s:
+            found.append(module)
+            left_s -= took_in_all[module]
+            continue
+        for took, test in sorted(of_module[module]):
+            room_s, left_s = room_s - took, left_s - took
+            if room_s < 0:
+                left_s += took
+                break
+            found.append(test)
+    return found
+
+
+@cache
+def seconds_of_tests() -> dict[str, float]:
+    """Test -> what it took when it last ran here, without those marked ``full``. If few have run here, all run once."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "not full"]
+    listed = subprocess.run([*pytest, "--collect-only"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    tests = [line.partition("@")[0] for line in listed.splitlines() if "::" in line]
+    if sum(test in durations.read() for test in tests) < KNOWN * len(tests):
+        print("it is not known how long the tests take: they run once now", flush=True)
+        subprocess.run(pytest, cwd=ROOT, check=False)
+    known = durations.read()
+    return {test: known.get(test, UNKNOWN_S) for test in tests}
 
 
 def main() -> int:
@@ -223,6 +256,7 @@ def main() -> int:
         if asked.again
         else sample(asked.sample, asked.seed)
     )
+    seconds_of_tests()
     verdicts = read(asked.out) if asked.out and asked.out.exists() else []
     chosen = [mutant for mutant in chosen if mutant not in {verdict.mutant for verdict in verdicts}]
     with tempfile.TemporaryDirectory(prefix="fcctl-mutants-") as folder, ThreadPoolExecutor(asked.workers) as pool:

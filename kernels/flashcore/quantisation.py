@@ -5,7 +5,7 @@
 Rounding is exact (signed bytes, E4M3 to nearest and saturating, FP16), sums are FP64. As in csrc/fp8.cu there are 64
 keys in a step, weights are rounded below the running maximum of their row, and the sum that normalises them is that of
 the rounded weights; what differs is which operand has how many bits, and for how many of its elements one scale stands.
-tests/unit/flashcore/test_fp8_on_cpu.py holds the scheme that was built against the kernel.
+tests/unit/flashcore/test_eight_bits_on_cpu.py holds the scheme that was built against the kernel.
 """
 
 from __future__ import annotations

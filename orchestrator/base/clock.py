@@ -3,6 +3,7 @@ text, and time zones."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +49,16 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+#: By how much this computer's clock may differ from a cloud's for a machine to be started, seconds: caps of a day and a
+#: month count by this clock.
+WRONG_S = 600.0
+
+
+def clock_command() -> str:
+    """What sets this computer's clock."""
+    return "sudo sntp -sS time.apple.com" if sys.platform == "darwin" else "sudo timedatectl set-ntp true"
 
 
 T = TypeVar("T")

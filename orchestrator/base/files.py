@@ -13,12 +13,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from fcctl_remote.base import files as host_files
 from fcctl_remote.base.files import flush, sync_folder, write_all
 from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.safe_paths import UNFINISHED
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_WRONG_KIND = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
+_FAILED = frozenset({errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV, errno.ENXIO})
 
 
 @contextmanager
@@ -28,16 +31,45 @@ def disk_errors(action: str, where: Path, *, again: str = "repeat the command") 
     try:
         yield
     except OSError as exc:
-        cause = f"{exc.strerror or exc} ({exc.filename or where})"
-        if exc.errno in _FULL:
-            message = f"this computer's disk is full: could not {action}"
-            need = "delete files (it has no inode left: df -i)" if _no_inodes(where) else None
-            hint = f"no data is lost: {need or 'free disk space'} on the file system of {where}, then {again}"
-        elif exc.errno in _REFUSED:
-            message, hint = f"could not {action}", f"make {where} writable (ls -ld {where}), then {again}"
-        else:
-            message, hint = f"could not {action}", f"check the file system of {where}, then {again}"
-        raise DiskError(message, cause=cause, hint=hint) from exc
+        raise disk_error(exc, action, where, again=again) from exc
+
+
+def disk_error(exc: OSError, action: str, where: Path, *, again: str = "repeat the command") -> DiskError:
+    """The error of :func:`disk_errors`."""
+    cause = f"{exc.strerror or exc} ({exc.filename or where})"
+    message, hint = f"could not {action}", f"check the file system of {where}, then {again}"
+    if exc.errno in _FULL:
+        message = f"this computer's disk is full: could not {action}"
+        need = "delete files (it has no inode left: df -i)" if _no_inodes(where) else None
+        hint = f"no data is lost: {need or 'free disk space'} on the file system of {where}, then {again}"
+    elif exc.errno in _REFUSED:
+        hint = f"make {where} writable (ls -ld {where}), then {again}"
+    elif exc.errno in _WRONG_KIND and (found := _in_the_way(_place_of(exc, where))):
+        is_folder = found.is_dir()
+        kinds = ("a folder", "a file") if is_folder else ("no folder", "a folder")
+        cause = f"{found} is {kinds[0]}, and fcctl needs {kinds[1]} there"
+        hint = f"give it another name (mv {found} {found}.old), then {again}"
+    return DiskError(message, cause=cause, hint=hint)
+
+
+def unforeseen_disk_error(exc: OSError) -> DiskError | None:
+    """The error for an exception that no :func:`disk_errors` was around; None: it is not one of the disk."""
+    if exc.errno not in _FULL | _REFUSED | _WRONG_KIND | _FAILED:
+        return None
+    return disk_error(exc, "read or write files of fcctl", _place_of(exc, Path.cwd()))
+
+
+def _place_of(exc: OSError, otherwise: Path) -> Path:
+    """The path that the exception names; it may name none, or the number of a descriptor."""
+    return Path(os.fsdecode(exc.filename)) if isinstance(exc.filename, str | bytes) else otherwise
+
+
+def _in_the_way(path: Path) -> Path | None:
+    """The file that stands where ``path`` wants a folder, or the folder that stands at ``path``."""
+    with suppress(OSError):
+        found = next((one for one in (path, *path.parents) if os.path.lexists(one)), None)
+        return found if found is not None and (found == path or not found.is_dir()) else None
+    return None
 
 
 def _no_inodes(where: Path) -> bool:
@@ -56,8 +88,7 @@ def replacing(folder: Path, name: str, *, mode: int | None = None, durable: bool
     empty file."""
     place, unfinished = folder / name, folder / f"{UNFINISHED}{os.urandom(8).hex()}"
     kept = _mode_of(place) if mode is None else mode
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(unfinished, flags, 0o644 if kept is None else 0o600)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if kept is None else 0o600)
     try:
         try:
             if kept is not None:
@@ -115,7 +146,7 @@ def _sweep(folder: Path) -> None:
 
 def _locked(folder: Path, until: float) -> int:
     """A descriptor with the lock of the folder itself: a file in it may be replaced, and a lock on that with it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY)
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,20 +162,12 @@ def _locked(folder: Path, until: float) -> int:
             if error.errno != errno.EBADF:
                 raise
             # NFS locks only what is open for writing.
-            fd = os.open(folder / f"{UNFINISHED}lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(folder / f"{UNFINISHED}lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:
     """Make ``folder``, of ``mode``, and what is missing above it; their names are on disk when this returns."""
-    if not folder.is_dir():
-        make_folders(folder.parent)
-        folder.mkdir(mode, exist_ok=True)
-        try:
-            sync_folder(folder.parent)
-        except OSError:
-            with suppress(OSError):
-                folder.rmdir()  # else the next call takes it for one that lasts
-            raise
+    host_files.make_folders(str(folder), mode)
 
 
 #: The most that is read of a file that people write, bytes: settings, a job, a search. A stranger's repository may have

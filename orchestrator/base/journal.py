@@ -4,7 +4,6 @@ on ``active/<run-id>/lock``, gone with its process however that dies."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -180,9 +179,10 @@ class OwnerLock:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            if error.errno != errno.EROFS:
-                raise
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # a file that is there can be locked
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # a file that is there can be locked on any disk
+            except OSError:
+                raise error from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The owner may have finished the run, and with it this very file, while we were opening it.

@@ -105,9 +105,9 @@ def _part_is_safe(part: str) -> bool:
     return part not in {"", ".", ".."} and len(unicodedata.normalize("NFD", part).encode()) <= MAX_PART_BYTES
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # O_NONBLOCK: opening a FIFO that somebody planted must not wait for its other end.
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK
 _NOT_PLAIN = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
 
 

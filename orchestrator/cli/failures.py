@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.base.errors import CloudError, FcctlError, UsageError, nearest
+from orchestrator.base.files import unforeseen_disk_error
 from orchestrator.base.sanitize import clean_text
 from orchestrator.cli import interrupts
 from orchestrator.cli.context import Cli, pieces
@@ -104,6 +105,8 @@ def _translated(cli: Cli, error: BaseException) -> FcctlError:
     _log.error("unexpected %s", type(error).__name__, exc_info=error)
     if cli.debug:
         _print_traceback(error)
+    if isinstance(error, OSError) and (of_disk := unforeseen_disk_error(error)):
+        return of_disk
     return FcctlError(
         f"unexpected {type(error).__name__}: {error}",
         cause="this is a bug in fcctl" if not isinstance(error, OSError) else None,

@@ -14,11 +14,11 @@ from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry, newest
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.machine_lease import SAME_S, started_between
-from orchestrator.machines.cloud import RUN_LABEL, Machine, Operation, Power
+from orchestrator.machines.cloud import IN_FLIGHT_S, RUN_LABEL, Machine, Operation, Power
 from orchestrator.machines.interfaces import Cloud
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.provision.ready import find_machines
-from orchestrator.machines.provision.release import ARRIVAL_POLL_S, IN_FLIGHT_S, runs_on_host
+from orchestrator.machines.provision.release import ARRIVAL_POLL_S, runs_on_host
 from orchestrator.machines.targets import KINDS, CloudTarget, SandboxTarget, Target
 from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding

@@ -28,6 +28,8 @@ _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _MAX_BYTES = 64 * 1024
 _VERSION = 1
+#: Ends the name of the file that says that a start is requested.
+ASKED = ".asked"
 
 
 def state_folder() -> Path:
@@ -89,16 +91,29 @@ class FileMachineCache:
         if not _are_names(project, name):
             raise ValueError(f"not a machine name: {name!r} in {project!r}")
         from orchestrator.base.journal import OwnerLock
+        from orchestrator.machines.cloud import IN_FLIGHT_S
 
         path = self._file(project, name).with_suffix(".lock")
         with disk_errors("lock a machine", path):
             make_folders(path.parent, 0o700)
             lock = OwnerLock.take(path, time.time())
         try:
-            yield lock is not None
+            yield lock is not None and abs(time.time() - _written(path.with_suffix(ASKED))) >= IN_FLIGHT_S
         finally:
             if lock is not None:
                 lock.release()
+
+    @contextmanager
+    def asking(self, project: str, name: str) -> Iterator[None]:
+        """See the port. A file that only a kill leaves. Raises FcctlError: it cannot be written."""
+        path = self._file(project, name).with_suffix(ASKED)
+        with disk_errors("note a start", path):
+            path.touch()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def known_hosts(self, endpoint: Endpoint) -> Path:
         """The pinned keys as a known_hosts file for OpenSSH, under the machine's alias. Raises FcctlError: the folder
@@ -112,6 +127,14 @@ class FileMachineCache:
 
     def _file(self, project: str, name: str) -> Path:
         return self.folder / project.replace(":", "%") / f"{name}.json"
+
+
+def _written(path: Path) -> float:
+    """When the file was written, epoch seconds; 0 if there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _are_names(project: str, name: str) -> bool:

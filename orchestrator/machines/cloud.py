@@ -267,6 +267,8 @@ class Operation:
 
 #: How long reads of a machine may be behind a change of its power that is DONE, seconds.
 STALE_S = 30.0
+#: How long after its fcctl was killed a request may be on its way, until the cloud lists it, seconds.
+IN_FLIGHT_S = 30.0
 
 
 def shows(machine: Machine | None, change: Operation) -> bool:

@@ -179,6 +179,9 @@ class Cloud(Protocol):
     :class:`~orchestrator.base.errors.CloudError` if there is no valid answer.
     """
 
+    def ahead_s(self) -> float | None:
+        """How much the cloud's clock is ahead of this computer's, by its last answer; None: unknown."""
+
     def machine(self, zone: str, name: str) -> Machine | None: ...
 
     def machines(self, labels: Mapping[str, str | None]) -> tuple[list[Machine], list[str]]:
@@ -288,7 +291,10 @@ class MachineCache(Protocol):
 
     def turning_on(self, project: str, name: str) -> AbstractContextManager[bool]:
         """Whether this process alone, of all on this computer, turns a machine of that name on. Never waits; ends with
-        the process, however that dies."""
+        the process, however that dies. False, too, while the request of a killed one may be on its way to the cloud."""
+
+    def asking(self, project: str, name: str) -> AbstractContextManager[None]:
+        """Around the request that turns it on."""
 
 
 @dataclass(frozen=True, kw_only=True)

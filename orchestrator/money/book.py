@@ -191,7 +191,7 @@ class SpendingBook:
     def _lock(self) -> Iterator[None]:
         with disk_errors("write the ledger", self._folder):
             make_folders(self._folder, 0o700)
-            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode=0o600)
+            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode=0o600)
         try:
             self._wait_for(lock)
             yield
@@ -219,7 +219,7 @@ class SpendingBook:
     def _append(self, lines: list[Line]) -> None:
         state, before = self._state, self._state.length
         with disk_errors("write the ledger", self._folder):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
             fd = os.open(self._folder / NAME, flags, mode=0o600)
             try:
                 os.ftruncate(fd, state.length)  # what a crash cut short was never reported as done

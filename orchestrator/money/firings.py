@@ -35,6 +35,8 @@ def end(book: SpendingBook, schedule: str, due: float, usd: float | None) -> Non
     """Ends a firing that cost ``usd``. None: 0 if nothing was reserved for it, else the cost of its booked runs, else
     its budget."""
     firing = firing_id(book.scope, schedule, due)
+    if firing not in book.state().firings():
+        return
     with book.changing() as change:
         known = change.state.firings().get(firing)
         if known is None:

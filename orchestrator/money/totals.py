@@ -78,13 +78,13 @@ def _group(line: Line, by: Grouping, zone: tzinfo) -> str:
 
 def cut_by_day(lines: Iterable[Line], zone: tzinfo) -> Iterator[Line]:
     """The same lines, each in one day: what a machine cost past midnight is the next day's."""
-    begun = ended = 0.0  # of a day: the lines of a ledger are in the order of time
+    begun = ended = math.inf  # of a day: the lines of a ledger are in the order of time
     for line in lines:
         if begun <= line.start and line.start + line.seconds < ended:
             yield line
             continue
         pieces = list(days(line.start, line.start + line.seconds, zone))
-        begun, ended = next(days(line.start, math.inf, zone), (0.0, 0.0))
+        begun, ended = next(days(line.start, math.inf, zone), (math.inf, math.inf))
         if len(pieces) < 2:
             yield line
             continue

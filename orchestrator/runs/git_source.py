@@ -18,7 +18,7 @@ from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
-from orchestrator.base.git import SAFE, git_environment
+from orchestrator.base.git import SAFE, git_environment, without_own_filters
 from orchestrator.base.safe_paths import folded, ignores_case, open_plain
 from orchestrator.runs.source import Source, SourceHashes
 
@@ -48,6 +48,8 @@ class _Listing:
     paths: set[str] = field(default_factory=set)
     new: set[str] = field(default_factory=set)
     untracked: bool = False
+    #: Whether tracked files of a submodule differ from its commit.
+    changed: bool = False
     skipped: list[str] = field(default_factory=list)
 
     def is_own(self, path: str) -> bool:
@@ -108,14 +110,9 @@ def _list(root: Path, cache: Path, listing: _Listing) -> tuple[str | None, bool]
         listing.paths.update(_walk(root, listing))
         listing.new = listing.paths
         return None, False
-    # Both at once: each is mostly waiting for the disk.
-    status = _git(git, root, "status", "--porcelain=v2", "--branch", "-z", "-uno", "--", ".")
-    try:
-        inside = _list_repository(git, root, "", listing)
-    finally:
-        answer, _ = _finish(status)
+    inside, commit, changed = _list_and_compare(git, root, "", listing, depth=0)
     if inside and (listing.paths or listing.skipped):
-        return _state(answer)
+        return commit, changed or listing.changed
     # No repository, or one that ignores this whole folder: .gitignore files still count.
     with contextlib.ExitStack() as ending:
         empty = _no_repository(cache, ending)
@@ -140,6 +137,24 @@ def _emptied(folder: Path) -> Path:
         (folder / name).mkdir(parents=True, exist_ok=True)
     write_atomic(folder, "HEAD", b"ref: refs/heads/none\n", mode=0o600, durable=False)
     return folder
+
+
+#: Without what is inside of submodules: they have filters of their own.
+_STATUS = ("status", "--porcelain=v2", "--branch", "-z", "-uno", "--ignore-submodules=dirty", "--", ".")
+
+
+def _list_and_compare(
+    git: str, root: Path, prefix: str, listing: _Listing, *, depth: int
+) -> tuple[bool, str | None, bool]:
+    """Adds the files of the repository at ``root/prefix``; returns whether there is one, its commit, and whether
+    tracked files differ from that."""
+    # Both at once: each is mostly waiting for the disk.
+    status = _git(git, root / prefix, *_STATUS, env=without_own_filters(root / prefix, GIT_TIMEOUT_S))
+    try:
+        inside = _list_repository(git, root, prefix, listing, depth=depth)
+    finally:
+        answer, _ = _finish(status)
+    return (inside, *_state(answer))
 
 
 def _list_repository(git: str, root: Path, prefix: str, listing: _Listing, *options: str, depth: int = 0) -> bool:
@@ -173,7 +188,11 @@ def _nested(git: str, root: Path, path: str, listing: _Listing, depth: int) -> N
     if not (root / path / ".git").exists():
         listing.skipped.append(f"{path}: a submodule that is not checked out (git submodule update --init)")
         return
-    if depth >= MAX_NESTING or not _list_repository(git, root, path + "/", listing, depth=depth + 1):
+    inside = changed = False
+    if depth < MAX_NESTING:
+        inside, _, changed = _list_and_compare(git, root, path + "/", listing, depth=depth + 1)
+    listing.changed |= changed
+    if not inside:
         listing.skipped.append(f"{path}: git cannot read this nested repository")
 
 
@@ -273,11 +292,11 @@ def _shown(path: str) -> str:
     return path if path.isprintable() else ascii(path)
 
 
-def _git(git: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
+def _git(git: str, folder: Path, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [git, *SAFE, *words],
         cwd=folder,
-        env=git_environment(),
+        env=env or git_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from fcctl_remote import gates, wire
 from orchestrator.base import models
 from orchestrator.base.clock import LATEST, iso
-from orchestrator.base.errors import FcctlError, plural
+from orchestrator.base.errors import FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.safe_paths import MAX_PATH_BYTES
 from orchestrator.machines.connect.framing import in_range
@@ -60,8 +60,11 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         outcome = in_range(outcome_type().validate_python(raw))
         if outcome.run_id != saved.plan.run_id:
             raise ValueError(f"it belongs to run {outcome.run_id!r}")
-        if len(outcome.steps) > len(saved.plan.steps):
-            raise ValueError(f"it has {plural(len(outcome.steps), 'step')}, but the run has {len(saved.plan.steps)}")
+        if outcome.tree_sha256 not in ("", saved.plan.tree_sha256):
+            raise ValueError("it is of another source tree")
+        planned = [spec.id for spec in saved.plan.steps]
+        if [step.id for step in outcome.steps] != planned:
+            raise ValueError(f"its steps are not {', '.join(planned)}")
         status: RunStatus = TypeAdapter(RunStatus).validate_python(outcome.status)
         steps = [step_record(s) for s in outcome.steps]
         # A host program of before this ending says ``passed``.

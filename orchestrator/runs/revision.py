@@ -20,12 +20,10 @@ from orchestrator.runs.source import Source
 
 #: Git LFS may fetch files meanwhile.
 CHECKOUT_TIMEOUT_S = 1800
-_run = partial(run_git, timeout_s=CHECKOUT_TIMEOUT_S)
-#: Settings of a repository that would change more than the folder, or less, or run its hooks.
-_PLAIN = (
-    "-c", "core.sparseCheckout=false", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
-    "-c", "core.hooksPath=/dev/null",
-)  # fmt: skip
+#: The user asks for a checkout, so filters and a partial clone's remote do what they do in `git checkout`.
+_run = partial(run_git, timeout_s=CHECKOUT_TIMEOUT_S, may_fetch=True)
+#: Settings of a repository that would change more than the folder, or less.
+_PLAIN = ("-c", "core.sparseCheckout=false", "-c", "submodule.recurse=false")
 #: A name that may be that of a branch or a tag, or a commit's hash; not ``HEAD~1``.
 _NAME = re.compile(r"(?!HEAD$)[\w./+-]+")
 #: Waits until its standard input ends, as it also does when fcctl is killed. A git process may still write meanwhile.

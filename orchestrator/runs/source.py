@@ -107,7 +107,7 @@ def _facts(facts: os.stat_result) -> _Facts:
 
 def _digest(path: str, full: Path) -> tuple[str, os.stat_result]:
     for _ in range(READ_TRIES):
-        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(fd, "rb", buffering=0) as file:
             before = os.fstat(file.fileno())
             if not stat.S_ISREG(before.st_mode):

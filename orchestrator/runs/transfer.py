@@ -140,7 +140,7 @@ def follow(
             services.observer.event(event)
         request.events_offset = reply.events_offset
         if reply.log_step is not None:  # else the same part is sent again and again
-            request.log_offset = reply.log_offset + len(tail)
+            request.log_offset, request.log_offset_step = reply.log_offset + len(tail), reply.log_step
         services.observer.progress(reply, tail)
         if also is not None:
             also(reply)

@@ -177,12 +177,19 @@ def decide(schedule: Schedule, past: FiringHistory, now: datetime, *, running: b
 
 
 def _newest(schedule: Schedule, due: datetime, now: datetime, *, running: bool) -> Firing:
-    late = (now.timestamp() - due.timestamp()) / 60
-    if late > max(schedule.catch_up_minutes, 1.5):
-        return _firing(schedule, due, now, "missed", f"noticed {late:.0f} minutes late: this computer slept or was off")
+    if (too_late := is_late(schedule, due.timestamp(), now.timestamp())) is not None:
+        return _firing(schedule, due, now, "missed", too_late)
     if running:
         return _firing(schedule, due, now, "overlap", "the previous firing is still active")
+    late = (now.timestamp() - due.timestamp()) / 60
     return _firing(schedule, due, now, "started", f"{late:.0f} minutes late" if late >= 1.5 else None)
+
+
+def is_late(schedule: Schedule, due: float, now: float) -> str | None:
+    """Why a firing that was ``due`` does not start any more; None: it does. Both are epoch seconds."""
+    late = (now - due) / 60
+    too_late = late > max(schedule.catch_up_minutes, 1.5)
+    return f"noticed {late:.0f} minutes late: this computer slept or was off" if too_late else None
 
 
 def _firing(schedule: Schedule, due: datetime, now: datetime, outcome: Outcome, reason: str | None) -> Firing:

@@ -31,7 +31,7 @@ from orchestrator.money.prices.rates import usd_per_hour
 from orchestrator.runs.job.files import StepSearch
 from orchestrator.runs.job.job import Job
 from orchestrator.runs.job.plan import check_settings, check_variants
-from orchestrator.schedules.due import Firing, Schedule, decide, read_past, upcoming
+from orchestrator.schedules.due import Firing, Schedule, decide, is_late, read_past, upcoming
 
 #: A firing that was begun this recently may not have taken its lock yet.
 STARTING_S = 120.0
@@ -81,7 +81,10 @@ class Scheduler:
         schedule = self.schedules[name]
         with self.records.firing(name) as alone:
             if alone:
-                answer = run_job(schedule, counted.firing_id(self.spending.scope, name, due))
+                if (late := is_late(schedule, due, self.clock.now() - STARTING_S)) is not None:
+                    answer: Mapping[str, Any] = {"error": {"message": late}, "cost": {"usd": 0.0}}
+                else:
+                    answer = run_job(schedule, counted.firing_id(self.spending.scope, name, due))
                 firing = _ended(schedule, due, answer, self.clock.now())
             else:
                 firing = Firing(
@@ -109,22 +112,21 @@ class Scheduler:
         now, past = self.clock.now(), read_past(schedule, self.records.read(name))
         open_ = past.unfinished
         running = at_work or (open_ is not None and now - open_.at < STARTING_S)
-        firings: list[Firing] = []
+        due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running)
         if open_ is not None and not running:
             reason = "the fcctl process of the firing was killed; the next command recovers its run (fcctl ps)"
-            lost = Firing(outcome="interrupted", due=open_.due, at=now, key=open_.key, reason=reason)
-            firings.append(lost)
-        due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running)
-        firings.extend(self._within_caps(name, schedule, one) if one.outcome == "started" else one for one in due)
-        if firings and firings[0].outcome == "interrupted":
-            self._count_end(name, firings[0])
+            due.insert(0, Firing(outcome="interrupted", due=open_.due, at=now, key=open_.key, reason=reason))
+        for one in due:
+            if one.outcome in ("interrupted", "missed"):  # a tick that was killed may have counted what is missed now
+                self._count_end(name, one)
+        firings = tuple(self._within_caps(name, schedule, one) if one.outcome == "started" else one for one in due)
         if firings:
-            self.records.append(name, tuple(firings))
-        return tuple(firings)
+            self.records.append(name, firings)
+        return firings
 
     def _within_caps(self, name: str, schedule: Schedule, firing: Firing) -> Firing:
         """``firing``, counted in the month of its schedule; or refused, if the month's cap does not allow it."""
-        per_run, cap, spending = schedule.budget_usd or self.budget.per_run_usd, schedule.per_month_usd, self.spending
+        per_run, cap, spending = _most_of_one(schedule, self.budget), schedule.per_month_usd, self.spending
         if per_run is None and cap is not None:
             refusal: str | None = (
                 "per_month_usd also needs a budget for each run: set budget_usd here or [budget] per_run_usd"
@@ -155,15 +157,15 @@ class Scheduler:
         return list(found.values())
 
 
+def _most_of_one(schedule: Schedule, budget: Budget) -> float | None:
+    """The most that one firing may cost, dollars; None: no cap says."""
+    return min((usd for usd in (schedule.budget_usd, budget.per_run_usd) if usd is not None), default=None)
+
+
 def _ended(schedule: Schedule, due: float, answer: Mapping[str, Any], now: float) -> Firing:
     error, cost = answer.get("error"), answer.get("cost")
-    ended = Firing(
-        outcome="finished",
-        due=due,
-        at=now,
-        key=schedule.key,
-        usd=cost.get("usd") if isinstance(cost, Mapping) else None,
-    )
+    usd = cost.get("usd") if isinstance(cost, Mapping) else None
+    ended = Firing(outcome="finished", due=due, at=now, key=schedule.key, usd=usd)
     if isinstance(error, Mapping):
         reason = ": ".join(str(error[key]) for key in ("message", "cause") if error.get(key))
         code = error.get("exit_code")
@@ -196,9 +198,9 @@ def run_job(workspace: Path) -> RunJob:
         argv = [*_FCCTL, "-C", str(workspace), "--json", "--yes", "run", schedule.job, "--on", schedule.on]
         for key, value in schedule.settings.items():
             argv += ["--set", f"{key}={value}"]
+        if schedule.budget_usd is not None:  # beside per_run_usd of [budget]: the smaller one counts
+            argv += ["--budget", repr(schedule.budget_usd)]
         env = {**os.environ, FIRING: firing}
-        if schedule.budget_usd is not None:
-            env["FCCTL_BUDGET_PER_RUN_USD"] = repr(schedule.budget_usd)
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env, cwd=workspace)
         return _object(done.stdout) or _object(done.stderr) or _nothing(done)
 
@@ -255,7 +257,7 @@ class FiringRecords:
             path = self._path(name)
             if len(firings) == 1 and firings[0].outcome == "refused" and self._counted(path, firings[0]):
                 return
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
                 # A line that a crash cut short must not swallow this one; an empty line more is nothing.
                 text = "".join(f"{json.dumps(f.model_dump(exclude_none=True))}\n" for f in firings)
@@ -331,14 +333,9 @@ _HINTS = {
 
 
 def checked(
-    name: str,
-    values: Mapping[str, Any],
-    present: Collection[str],
-    budget: Budget,
-    target: Target,
-    job: Job,
+    name: str, values: Mapping[str, Any], present: Collection[str], budget: Budget, target: Target, job: Job,
     searches: Mapping[str, StepSearch],
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Returns the schedule that ``values`` describe. Raises ConflictError if the name is ``present``, UsageError for a
     wrong cron line, zone, setting or variant, BudgetError for a cap that allows no firing."""
     if name in present:
@@ -373,8 +370,14 @@ def _valid(name: str, values: Mapping[str, Any]) -> Schedule:
 
 def _check_caps(new: Schedule, budget: Budget, target: Target) -> None:
     rate = usd_per_hour(target, budget)
-    per_run = new.budget_usd or budget.per_run_usd
+    per_run = _most_of_one(new, budget)
     minute = rate / 60
+    if new.budget_usd is not None and per_run is not None and per_run < new.budget_usd:
+        raise BudgetError(
+            f"a firing's budget of ${new.budget_usd:g} is above the cap of a run",
+            cause=f"per_run_usd of [budget] is ${per_run:g}, and the smaller one counts",
+            hint=f"use --budget {per_run:g} or less, or raise per_run_usd",
+        )
     if per_run is not None and per_run < minute:
         raise BudgetError(
             f"a firing's budget of ${per_run:g} is less than one minute on '{target.name}' costs",

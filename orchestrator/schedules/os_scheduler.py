@@ -325,7 +325,7 @@ class Entry:
         parts = [*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/bin", "/usr/bin", "/bin"]
         path = os.pathsep.join(dict.fromkeys(filter(None, parts)))
         kept = {name: value for name, value in sorted(os.environ.items()) if _KEPT.match(name) and value.isprintable()}
-        name = f"fcctl-{slug(workspace.name)[:32] or 'workspace'}-{digest}"
+        name = f"fcctl-{slug(workspace.name)[:32]}-{digest}"
         return cls(name, argv, workspace, {"PATH": path, **kept})
 
 

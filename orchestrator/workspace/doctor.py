@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.base.errors import FcctlError, plural
+from orchestrator.base.git import GitFailed, run_git
 from orchestrator.base.installation import Finding, Status, install_command, sshd_program
 from orchestrator.machines.connect.reconnect import mended
 from orchestrator.machines.connect.ssh.config import host_key
@@ -65,7 +66,9 @@ def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
 
 def check_git(root: Path) -> Finding:
     """Whether git knows the workspace, so that ignored files stay at home."""
-    if not shutil.which("git") or _output(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"]) is None:
+    try:
+        run_git(root, "rev-parse", "--is-inside-work-tree", timeout_s=_PROBE_TIMEOUT_S)
+    except GitFailed:
         why = "the workspace is not in a git repository: fcctl cannot know which files to leave out"
         return Finding("workspace", "git", "warn", why, shlex.join(["git", "-C", str(root), "init"]))
     return Finding("workspace", "git", "ok", "the workspace is in a git repository")

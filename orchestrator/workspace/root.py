@@ -22,12 +22,18 @@ _UNFINISHED = re.compile(r".+\.partial|\.import-.+|\.pruned-.+")
 
 def find_root(start: Path) -> Path:
     """The nearest folder from ``start`` upward that holds fcctl.toml, which no run left there. Raises NotFoundError:
-    there is none."""
+    there is none; ConfigError: a folder of that name is in ``start``."""
     start = spelled(start.absolute())
     if not start.is_dir():
         raise NotFoundError(f"{start} is not a folder")
     if (root := next(roots(start), None)) is not None:
         return root
+    if (start / FILE_NAME).is_dir():
+        raise ConfigError(
+            f"{start / FILE_NAME} is a folder",
+            cause="a workspace's settings are a file of this name",
+            hint=f"give the folder another name: mv {start / FILE_NAME} {start / FILE_NAME}.old; then: fcctl init",
+        )
     of_a_run = any((folder / FILE_NAME).is_file() for folder in (start, *start.parents))
     raise NotFoundError(
         f"no {FILE_NAME} in {start} or above it",

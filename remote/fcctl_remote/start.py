@@ -126,7 +126,7 @@ def _in_use(archive: str) -> None:
         os.makedirs(locks, exist_ok=True)
         path = os.path.join(locks, "runner-%s.lock" % name)
         os.utime(archive)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         pass  # a folder that is not ours to write: nothing is deleted there either

@@ -263,6 +263,7 @@ class WatchRequest(Record):
     events_offset: int = 0
     log_step: str | None = None  # a step's id; "@current" follows the step that runs
     log_offset: int = 0
+    log_offset_step: str | None = None  # with "@current": the step whose log ``log_offset`` counts; others begin at 0
     tail: bool = False  # start ``@current`` logs near the end: for a progress line, not a copy
     wait_s: float = 10.0
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator.results import export
+from tests.support.scripts import launcher
 from tests.support.workspace import REPOSITORY
 
 pytestmark = [
@@ -24,10 +24,7 @@ FAILED = "20261121t131923z-evidence-gpu-host-e6ceb7"
 
 
 def checked(folder: Path, run_id: str) -> tuple[int, list[str]]:
-    (fcctl := folder / "bin/fcctl").parent.mkdir(exist_ok=True)
-    fcctl.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m orchestrator.cli.entry "$@"\n')
-    fcctl.chmod(0o755)
-    env = {**os.environ, "PATH": f"{fcctl.parent}:{os.environ['PATH']}", "HOME": str(folder)}
+    env = {**os.environ, "PATH": f"{launcher(folder / 'bin').parent}:{os.environ['PATH']}", "HOME": str(folder)}
     done = subprocess.run(
         ["bash", str(SCRIPT), run_id], cwd=folder, env=env, capture_output=True, text=True, check=False
     )

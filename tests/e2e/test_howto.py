@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import fake_docker_path
+from tests.support.scripts import launcher, script
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import REPOSITORY, Workspace
 
@@ -53,27 +54,20 @@ class Reader:
         (home / ".ssh").mkdir(mode=0o700)
         self.config = home / ".ssh/config"
         self.config.write_text(server.ssh_config.read_text().replace("Host box\n", "Host gpu-box\n"))
-        typed = home / "bin"
-        for place, names in (
-            (typed, {"fcctl": f'exec {sys.executable} -m orchestrator.cli.main "$@"'}),
-            (self.bin, PROGRAMS),
-        ):
-            place.mkdir()
-            for name, script in names.items():
-                (place / name).write_text(f"#!/bin/sh\n{script}\n")
-                (place / name).chmod(0o755)
-        self.path = typed
+        self.path = launcher(home / "bin").parent
+        for name, body in PROGRAMS.items():
+            script(self.bin / name, body)
         server.environment["PATH"] = f"{self.bin}:{PATH}"
         server.restart()
 
-    def type(self, script: str) -> str:
+    def type(self, typed: str) -> str:
         """What a script printed in all; its exit code must be 0."""
         env = self.workspace.env(PATH=f"{self.path}:{PATH}", RSYNC_RSH=f"ssh -F {self.config}")
         done = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", script], cwd=self.root, env=env, capture_output=True, text=True,
+            ["bash", "-eo", "pipefail", "-c", typed], cwd=self.root, env=env, capture_output=True, text=True,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"{typed}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
     def prepare(self) -> None:
@@ -82,8 +76,7 @@ class Reader:
         with (self.root / "fcctl.toml").open("a") as config:
             config.write('[targets.l4]\nkind = "local"\nusd_per_hour = 0.75\n')
         (self.root / "jobs/bench.yaml").write_text(f"job: bench\n{BENCH}")
-        (self.root / "bench").write_text('#!/bin/sh\necho "copy time_us=12"\n')
-        (self.root / "bench").chmod(0o755)
+        script(self.root / "bench", 'echo "copy time_us=12"')
         (self.root / "test_kernel.py").write_text("import unittest\n")
         (self.root / ".gitignore").write_text(
             "results/\nweights/\ntoken.txt\n*.zst\n*.csv\nreport.*\nrun.json\ncomment.md\n"
@@ -118,16 +111,8 @@ def reader(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> Reader:
 @pytest.fixture
 def docker(reader: Reader, tmp_path: Path) -> Iterator[None]:
     """On the machine a docker whose daemon runs."""
-    state = tmp_path / "docker"
-    (state / "image/bin").mkdir(parents=True)
-    for name in ("bash", "sh", "python3", "env", "cat"):
-        (state / "image/bin" / name).symlink_to(shutil.which(name) or name)
-    fake_docker_path.install(reader.bin / "docker", state)
-    with subprocess.Popen([reader.bin / "docker", "daemon"], stdout=subprocess.PIPE) as daemon:
-        assert daemon.stdout is not None
-        daemon.stdout.readline()
+    with fake_docker_path.daemon(reader.bin / "docker", tmp_path / "docker", "bash", "sh", "python3", "env", "cat"):
         yield
-        daemon.kill()
 
 
 def own_repository(reader: Reader) -> None:

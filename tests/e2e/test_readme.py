@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from orchestrator.cli.main import VERBS
 from orchestrator.machines.targets import SshTarget
 from orchestrator.workspace.workspace import find_workspace
+from tests.support.scripts import launcher
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import REPOSITORY
 
@@ -77,15 +76,8 @@ def kernels(tmp_path: Path) -> Path:
 @pytest.fixture
 def typed(private_home: Path) -> dict[str, str]:
     """An environment whose PATH has fcctl, as after an installation."""
-    bin_folder = private_home.parent / "bin"
-    bin_folder.mkdir()
-    launcher = bin_folder / "fcctl"
-    paths = f"{REPOSITORY}:{REPOSITORY / 'remote'}"
-    launcher.write_text(
-        f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} -m orchestrator.cli.main "$@"\n'
-    )
-    launcher.chmod(0o755)
-    return {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "COLUMNS": "80"}
+    folder = launcher(private_home.parent / "bin").parent
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "COLUMNS": "80"}
 
 
 def test_the_first_two_commands_are_the_makefiles() -> None:

@@ -1,4 +1,4 @@
-"""Repositories of strangers, each as its owner has it: made a workspace by `fcctl init`, run here and over SSH.
+"""Repositories of strangers, each as its owner has it: made a workspace by `fcctl init`, and run over SSH.
 
 Their jobs are written from docs/jobs.md and docs/gates.md alone.
 """
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(shutil.which("tmux") is None or shutil.which("git") is None, reason="needs tmux and git"),
 ]
-#: Here, and on the machine that ~/.ssh/config calls box.
+#: Files go to the machine that ~/.ssh/config calls box in another way than to one that is this computer.
 TARGETS = pytest.mark.parametrize("on", ["local", "gpu"])
 
 
@@ -49,7 +49,7 @@ class Stranger(Workspace):
         self.git("add", "-A")
         self.git("commit", "-qm", "as it is")
 
-    def run(self, job: str, on: str, *more: str, check: int = 0) -> dict[str, Any]:
+    def run(self, job: str, *more: str, on: str = "gpu", check: int = 0) -> dict[str, Any]:
         record: dict[str, Any] = self.json("run", job, "--on", on, *more, check=check)
         return record
 
@@ -65,11 +65,11 @@ def statuses(record: dict[str, Any]) -> dict[str, str]:
     return {step["id"]: step["status"] for step in record["steps"]}
 
 
-def first_job_works(stranger: Stranger, on: str, steps: list[str]) -> None:
+def first_job_works(stranger: Stranger, steps: list[str], on: str = "gpu") -> None:
     """What `fcctl init` writes is valid, and runs."""
     stranger.fcctl("init", "--host", "box")
     stranger.fcctl("jobs", "validate")
-    assert statuses(stranger.run("first", on)) == dict.fromkeys(steps, "passed")
+    assert statuses(stranger.run("first", on=on)) == dict.fromkeys(steps, "passed")
 
 
 # ------------------------------------------------------------------------------------------------ make and nvcc
@@ -108,21 +108,20 @@ steps:
 """
 
 
-@TARGETS
 @pytest.mark.skipif(NVCC is None or shutil.which("make") is None, reason="needs nvcc and make")
-def test_make_and_nvcc(stranger: Stranger, on: str) -> None:
+def test_make_and_nvcc(stranger: Stranger) -> None:
     makefile = "all: saxpy.o\nsaxpy.o: saxpy.cu\n\tnvcc -arch=sm_89 -Xptxas=-v -c -o $@ $<\nclean:\n\trm -f *.o\n"
     stranger.write({"Makefile": makefile, "saxpy.cu": SAXPY})
     stranger.commit()
-    first_job_works(stranger, on, ["build"])
+    first_job_works(stranger, ["build"])
     stranger.write({"jobs/resources.yaml": CUDA_JOB})
-    record = stranger.run("resources", on)
+    record = stranger.run("resources")
     build, tight = record["steps"]
     assert [gate["verdict"] for gate in build["gates"]] == ["pass"] * 5
     assert (tight["status"], tight["hint"]) == ("failed", "no kernel is that small")
     assert record["status"] == "passed"
     stranger.write({"jobs/misspelt.yaml": MISSPELT_JOB})
-    last = stranger.run("misspelt", on, check=104)["steps"][-1]
+    last = stranger.run("misspelt", check=104)["steps"][-1]
     assert "no element matches; name is" in last["hint"]
     assert "saxpy" in last["hint"]
 
@@ -182,14 +181,13 @@ steps:
 """
 
 
-@TARGETS
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
-def test_cmake_junit_and_google_benchmark(stranger: Stranger, on: str) -> None:
+def test_cmake_junit_and_google_benchmark(stranger: Stranger) -> None:
     stranger.write({"CMakeLists.txt": CMAKE, "check.cpp": CHECK, "bench.cpp": BENCH, ".gitignore": "build/\n"})
     stranger.commit()
-    first_job_works(stranger, on, ["build", "test"])
+    first_job_works(stranger, ["build", "test"])
     stranger.write({"jobs/measure.yaml": CMAKE_JOB})
-    record = stranger.run("measure", on)
+    record = stranger.run("measure")
     assert statuses(record) == {"build": "passed", "check": "passed", "bench": "passed"}
     verdicts = [gate["verdict"] for gate in record["steps"][2]["gates"]]
     assert verdicts[0] == "pass"
@@ -232,8 +230,7 @@ steps:
 """
 
 
-@TARGETS
-def test_a_python_package(stranger: Stranger, on: str) -> None:
+def test_a_python_package(stranger: Stranger) -> None:
     stranger.write(
         {
             "setup.py": "from setuptools import setup\nsetup()\n",
@@ -246,10 +243,10 @@ def test_a_python_package(stranger: Stranger, on: str) -> None:
     stranger.commit()
     stranger.fcctl("init", "--host", "box")
     stranger.fcctl("jobs", "validate")
-    record = stranger.run("check", on, "--set", f"PYTHON={sys.executable}")
+    record = stranger.run("check", "--set", f"PYTHON={sys.executable}")
     assert [gate["verdict"] for gate in record["steps"][0]["gates"]] == ["pass"] * 3
     stranger.write({"theirs/__init__.py": "def answer():\n    return 41\n"})
-    record = stranger.run("check", on, "--set", f"PYTHON={sys.executable}", check=100)
+    record = stranger.run("check", "--set", f"PYTHON={sys.executable}", check=100)
     assert "exit code 1" in record["steps"][0]["message"]
 
 
@@ -319,26 +316,24 @@ def test_odd_files_reach_every_run_as_they_are(stranger: Stranger, on: str, tmp_
     stranger.write({"untracked.cu": "x"})
     stranger.fcctl("init", "--host", "box")
     stranger.fcctl("jobs", "validate")
-    first = stranger.run("look", on)
-    second = stranger.run("look", on)
-    third = stranger.run("look", on)
+    first, second, third = (stranger.run("look", on=on) for _ in range(3))
     assert first["status"] == second["status"] == third["status"] == "passed"
     assert first["source"]["tree_sha256"] == second["source"]["tree_sha256"]
     assert first["source"]["dirty"] is True
     assert (stranger.root / "edited.cu").read_text() == "original\n"
-    assert statuses(stranger.run("first", on)) == {"hello": "passed"}
+    assert statuses(stranger.run("first", on=on)) == {"hello": "passed"}
 
 
 # ------------------------------------------------------------------------------------------------ no git at all
 @TARGETS
 def test_a_folder_that_is_no_repository(stranger: Stranger, on: str) -> None:
     stranger.write({"Makefile": "all:\n\techo built > out.txt\ncheck: all\n\tgrep built out.txt\n", "notes.txt": "x"})
-    first_job_works(stranger, on, ["build", "test"])
+    first_job_works(stranger, ["build", "test"], on)
     record = next(iter(stranger.runs().values()))
     assert (record["source"]["git_commit"], record["source"]["dirty"]) == (None, False)
     assert not (stranger.root / "out.txt").exists()
     os.utime(stranger.root / "notes.txt")
-    stranger.run("first", on)
+    stranger.run("first", on=on)
     assert len(stranger.runs()) == 2
     assert len({run["source"]["tree_sha256"] for run in stranger.runs().values()}) == 1  # results are not source
 
@@ -379,12 +374,11 @@ steps:
 """
 
 
-@TARGETS
-def test_retries_unavailable_and_timeouts(stranger: Stranger, on: str) -> None:
+def test_retries_unavailable_and_timeouts(stranger: Stranger) -> None:
     stranger.write({"readme": "x", "jobs/flaky.yaml": FLAKY_JOB})
     stranger.commit()
-    first_job_works(stranger, on, ["hello"])
-    record = stranger.run("flaky", on)
+    first_job_works(stranger, ["hello"])
+    record = stranger.run("flaky")
     assert statuses(record) == {
         "flaky": "passed",
         "counters": "unavailable",

@@ -209,7 +209,7 @@ def _apply(names: dict[str, int], name: str, number: int | None) -> None:
 def _content(path: str, facts: os.stat_result) -> bytes:
     if stat.S_ISLNK(facts.st_mode):
         return os.fsencode(os.readlink(path))
-    fd = _os_open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = _os_open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         return os.read(fd, facts.st_size)
     finally:

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -113,6 +113,10 @@ class Replay:
             if fd is not None:
                 self.disk.sync(fd)
 
+    def apply_all(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.apply(record)
+
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
@@ -136,7 +140,7 @@ class Replay:
         if record.inode not in self._open:
             if record.path.endswith(UNLINKED):
                 return None
-            self._open[record.inode] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._open[record.inode] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             if record.kind in "OC":
                 os.fchmod(self._open[record.inode], record.mode & 0o7777)
         return self._open[record.inode]

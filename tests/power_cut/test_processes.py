@@ -89,8 +89,7 @@ def test_a_sync_that_had_no_effect_is_noticed(scenario: type[Scenario], ignored:
 def test_a_replay_leaves_what_the_processes_left() -> None:
     with recording(Detached()) as made:
         with replaying(made.before) as replay:
-            for record in made.records:
-                replay.apply(record)
+            replay.apply_all(made.records)
         assert differences(made.place.base / "root", made.before) == []
 
 

@@ -58,8 +58,7 @@ def looks(folder: Path) -> dict[str, tuple[int, bytes]]:
 def test_a_replay_leaves_what_the_programs_left(argv: tuple[str, ...], log: Log, tmp_path: Path) -> None:
     records = record(log, tmp_path, *argv)
     with replaying(tmp_path / "before") as replay:
-        for one in records:
-            replay.apply(one)
+        replay.apply_all(records)
     assert looks(tmp_path / "before") == looks(tmp_path / "root")
     assert len(looks(tmp_path / "before")) >= 4
 
@@ -70,14 +69,12 @@ def test_what_was_not_synced_may_be_lost(log: Log, tmp_path: Path) -> None:
     )
     records = record(log, tmp_path, sys.executable, "-c", script)
     with replaying(tmp_path / "before") as replay:
-        for one in records:
-            replay.apply(one)
+        replay.apply_all(records)
         names = {tuple(state) for state in replay.disk.crash_states(10, "")}
         assert names == {("f",), ("d", "f")}
     (tmp_path / "again").mkdir()
     with replaying(tmp_path / "again", ignore="^f$") as replay:
-        for one in records:
-            replay.apply(one)
+        replay.apply_all(records)
         assert b"" in {state["f"].data for state in replay.disk.crash_states(10, "")}
 
 
@@ -87,7 +84,6 @@ def test_what_two_processes_append_is_in_one_order(log: Log, tmp_path: Path) -> 
     both = f'for name in a b; do {sys.executable} -c "$0" $name & done; wait'
     records = record(log, tmp_path, "bash", "-c", both, write)
     with replaying(tmp_path / "before") as replay:
-        for one in records:
-            replay.apply(one)
+        replay.apply_all(records)
     assert (tmp_path / "before/shared").read_bytes() == (tmp_path / "root/shared").read_bytes()
     assert sum(one.kind == "W" for one in records) == 400

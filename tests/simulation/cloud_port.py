@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from orchestrator.base.clock import Clock
-from orchestrator.machines.cloud import Endpoint, Machine, MachineSpec, Operation
+from orchestrator.machines.cloud import IN_FLIGHT_S, Endpoint, Machine, MachineSpec, Operation
 from orchestrator.machines.interfaces import Login
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.providers.gcp.cloud import GcpCloud
@@ -140,6 +140,10 @@ class Book:
         """A lock of the kernel's: whoever is dead has none."""
         owner = self._locks.get((project, name))
         alone = owner is None or not owner.alive
+        asked = self._world.asked.get((self._actor.computer, name))
+        if asked is not None and self._world.now - asked < IN_FLIGHT_S:
+            yield False
+            return
         if alone:
             self._locks[project, name] = self._actor
         try:
@@ -147,6 +151,17 @@ class Book:
         finally:
             if alone and self._locks.get((project, name)) is self._actor:
                 del self._locks[project, name]
+
+    @contextmanager
+    def asking(self, project: str, name: str) -> Iterator[None]:
+        """A file that stays if its process is killed."""
+        del project
+        self._world.asked[self._actor.computer, name] = self._world.now
+        try:
+            yield
+        finally:
+            if self._actor.alive:
+                del self._world.asked[self._actor.computer, name]
 
     def known(self, project: str, name: str) -> Endpoint | None:
         return self._pages.get((project, name))

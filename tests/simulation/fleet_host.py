@@ -20,7 +20,7 @@ from tests.simulation.world import Actor, World
 #: Trials of a search, and how often each machine that is in it has done another one, seconds.
 TRIALS, TICK_S = 30, 8.0
 #: How long a member waits for its first search, and for one that went: seconds.
-FIRST_S, PATIENCE_S = 1800.0, 900.0
+FIRST_S, PATIENCE_S = 1800.0, 300.0
 
 
 @dataclass

@@ -28,17 +28,32 @@ from tests.simulation.judge import first_line
 from tests.simulation.schedule import Schedule, draw
 from tests.simulation.world import Fault
 
+Plant = Callable[[pytest.MonkeyPatch], None]
+
 
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    plant: Callable[[pytest.MonkeyPatch], None]
+    plant: Plant
     #: How the violation begins.
     says: str
     #: Where to begin to look: shortly before a seed that has found it, for a short search.
     seed: int = 0
     #: The one that finds it, where random ones seldom do.
     schedule: Schedule | None = None
+
+
+MUTANTS: list[Mutant] = []
+
+
+def planted(table: list[Mutant], says: str, **how: Any) -> Callable[[Plant], Plant]:
+    """Into ``table``, by the function's name."""
+
+    def add(plant: Plant) -> Plant:
+        table.append(Mutant(plant.__name__.replace("_", " "), plant, says, **how))
+        return plant
+
+    return add
 
 
 def found_by(mutant: Mutant) -> str | None:
@@ -49,22 +64,26 @@ def found_by(mutant: Mutant) -> str | None:
     return next((failure for seed in seeds if (failure := first_line(draw(seed))) is not None), None)
 
 
+@planted(MUTANTS, "vm was started")
 def no_fence(patch: pytest.MonkeyPatch) -> None:
     """A machine is started without its time limit."""
     patch.setattr(decision, "_fence", lambda *_: None)
 
 
+@planted(MUTANTS, "$", seed=8)
 def longer_fence(patch: pytest.MonkeyPatch) -> None:
     """The limit that is set is not the one that was reckoned with."""
     wish = run_lease.MachineRequest
     patch.setattr(run_lease, "MachineRequest", lambda **kw: wish(**{**kw, "max_run_s": 3 * kw["max_run_s"]}))
 
 
+@planted(MUTANTS, "20270115")
 def nothing_fetched(patch: pytest.MonkeyPatch) -> None:
     """Results are called collected and were not."""
     patch.setattr(moves, "collect", lambda *_, **__: Collection(0, 0, []))
 
 
+@planted(MUTANTS, "vm is ", seed=295)
 def journal_too_late(patch: pytest.MonkeyPatch) -> None:
     """The cloud is asked first, and the journal told afterwards."""
     make = Changes.make
@@ -81,6 +100,7 @@ def journal_too_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changes, "make", late)
 
 
+@planted(MUTANTS, "vm is ")
 def never_let_go(patch: pytest.MonkeyPatch) -> None:
     """The run is over and the machine goes on."""
 
@@ -91,11 +111,13 @@ def never_let_go(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hold_release.Releaser, "release", release)
 
 
+@planted(MUTANTS, "vm is ", seed=230)
 def no_note_left(patch: pytest.MonkeyPatch) -> None:
     """What could not be stopped, or was handed on to another run, is not written down."""
     patch.setattr(hold_release.Releaser, "_add_pending", lambda *_, **__: None)
 
 
+@planted(MUTANTS, "step ")
 def submitted_again(patch: pytest.MonkeyPatch) -> None:
     """Whoever picks a run up begins it anew."""
     follow = moves.RunActions._follow
@@ -109,17 +131,20 @@ def submitted_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(moves.RunActions, "_follow", begin_anew)
 
 
+@planted(MUTANTS, "2027", seed=5)
 def nobody_picks_up(patch: pytest.MonkeyPatch) -> None:
     """What a dead controller left is left for good."""
     patch.setattr(commands, "recover", lambda services: [])
 
 
+@planted(MUTANTS, "a run that stops at $")
 def more_than_the_budget_buys(patch: pytest.MonkeyPatch) -> None:
     """The fence of a run that is to stop at its budget is reckoned without the budget, and nobody looks at it again."""
     patch.setattr(saved_plan, "fence_within", lambda *_: float("inf"))
     patch.setattr(prepare, "_check_cap", lambda *_: None)
 
 
+@planted(MUTANTS, "$", seed=60)
 def longer_session(patch: pytest.MonkeyPatch) -> None:
     """A session's machine is let run for longer than its budget lasts."""
     wish = session.MachineRequest
@@ -127,16 +152,19 @@ def longer_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session, "arm_idle", lambda *_: 0.0)
 
 
+@planted(MUTANTS, "vm is ", seed=162)
 def session_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a dead fcctl had turned on for a session is called over, and left on."""
     patch.setattr(session.MachineLease, "release", lambda *_: [Released("gone", "us-west1-c")])
 
 
+@planted(MUTANTS, "the day's cap is spent", seed=10)
 def guard_asleep(patch: pytest.MonkeyPatch) -> None:
     """The guard never looks: a run goes on although what is spent elsewhere has used its cap up."""
     patch.setattr(guard.Guard, "look", lambda self: None)
 
 
+@planted(MUTANTS, "the ledger has", seed=230)
 def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
     """The bill of a machine that was deleted unseen runs on until somebody comes."""
     patch.setattr(machine_cost.PowerOnPeriod, "seconds", property(lambda self: sum(self.parts.values())))
@@ -145,55 +173,36 @@ def bill_runs_on(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(audit, what, lambda *_: [])
 
 
+@planted(MUTANTS, "a second vm is being created")
 def no_lock(patch: pytest.MonkeyPatch) -> None:
     """Two fcctls of one computer turn a machine on side by side."""
     patch.setattr(cloud_port.Book, "turning_on", lambda *_: nullcontext(True))
 
 
+@planted(MUTANTS, "vm is RUNNING after")
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks whether another computer made a machine at the same moment."""
     patch.setattr(decision, "_delete_created", lambda *_: None)
 
 
+@planted(MUTANTS, "vm is RUNNING after", seed=102)
 def nothing_without_its_line(patch: pytest.MonkeyPatch) -> None:
     """On a full disk no machine is stopped: the journal has no room for the line that says so."""
     patch.setattr(moves, "may_wait", lambda *_: False)
 
 
+@planted(
+    MUTANTS,
+    "vm is RUNNING after",
+    schedule=Schedule(1, (Fault(1, "pending", 90.0), Fault(22, "interrupt")), ("run", "ps")),
+)
 def only_what_is_there(patch: pytest.MonkeyPatch) -> None:
     """A start that the cloud has not begun is not waited for: the machine is off."""
     patch.setattr(releasing, "find_settled", lambda parts, target, _: find_machines(parts.clouds.open(target), target))
 
 
+@planted(MUTANTS, "vm is RUNNING after", schedule=Schedule(1, (Fault(1, "stale", 10.0),), ("run", "ps")))
 def reads_believed(patch: pytest.MonkeyPatch) -> None:
     """A read that is behind an operation that is DONE is taken for the truth."""
     patch.setattr(gcp, "shows", lambda *_: True)
     patch.setattr(releasing, "shows", lambda *_: True)
-
-
-MUTANTS = [
-    Mutant("no fence", no_fence, "vm was started"),
-    Mutant("a longer fence", longer_fence, "$", seed=8),
-    Mutant("nothing fetched", nothing_fetched, "20270115"),
-    Mutant("journal too late", journal_too_late, "vm is ", seed=295),
-    Mutant("never let go", never_let_go, "vm is "),
-    Mutant("no note left", no_note_left, "vm is ", seed=230),
-    Mutant("submitted again", submitted_again, "step "),
-    Mutant("nobody picks up", nobody_picks_up, "2027", seed=5),
-    Mutant("more than the budget buys", more_than_the_budget_buys, "a run that stops at $"),
-    Mutant("a longer session", longer_session, "$", seed=60),
-    Mutant("a session forgotten", session_forgotten, "vm is ", seed=162),
-    Mutant("the guard asleep", guard_asleep, "the day's cap is spent", seed=10),
-    Mutant("a bill that runs on", bill_runs_on, "the ledger has", seed=230),
-    Mutant("no lock", no_lock, "a second vm is being created"),
-    Mutant("no second look", no_second_look, "vm is RUNNING after"),
-    Mutant("nothing without its line", nothing_without_its_line, "vm is RUNNING after", seed=102),
-    Mutant(
-        "only what is there", only_what_is_there, "vm is RUNNING after",
-        schedule=Schedule(1, (Fault(1, "pending", 90.0), Fault(22, "interrupt")), ("run", "ps")),
-    ),
-    Mutant(
-        "reads believed", reads_believed, "vm is RUNNING after",
-        schedule=Schedule(1, (Fault(1, "stale", 10.0),), ("run", "ps")),
-    ),
-]  # fmt: skip

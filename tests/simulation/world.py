@@ -106,6 +106,8 @@ class World:
     cap_spent_at: float | None = None
     cap_spent_over: Literal["day", "month", "project"] = "project"
     trace: list[str] = field(default_factory=list)
+    #: When a start was requested that has no answer, by computer and machine.
+    asked: dict[tuple[str, str], float] = field(default_factory=dict)
     #: What happens to machines; the cloud and the host hang themselves in.
     on: dict[str, Callable[[], None]] = field(default_factory=dict)
     _timers: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)

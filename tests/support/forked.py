@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _MAC_LIKE = [REPOSITORY / "tests/mac_like/site"] if os.environ.get("MAC_LIKE") else []
 PYTHON_PATH = os.pathsep.join(map(str, [*_MAC_LIKE, REPOSITORY, REPOSITORY / "remote"]))
 FCCTL = [sys.executable, "-P", "-m", "orchestrator.cli.entry"]  # -P: as the script `fcctl` has it
-Kill = tuple[str, int]
+Kill = tuple[str, int | str]
 #: What the interpreter reads when it starts.
 AT_THE_START = ("PYTHON", "LC_", "LANG")
 ALWAYS_USED = (

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support.waiting import wait_for
 
 
 def is_running(pid: int) -> bool:
@@ -38,3 +41,11 @@ def _contents(path: str) -> bytes:
     """Thousands of times in a session, for each process of the computer: without what ``Path`` and buffers cost."""
     with open(path, "rb", buffering=0) as stream:
         return stream.read()
+
+
+def kill_supervisor(home: Path) -> None:
+    """SIGKILL to the supervisor of the only run below ``home``; it is gone when this returns."""
+    found = processes("supervise", home)
+    (supervisor,) = [pid for pid in found if "tmux" not in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(supervisor, signal.SIGKILL)
+    wait_for(lambda: not is_running(supervisor))  # under load that takes a moment

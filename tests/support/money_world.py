@@ -11,6 +11,7 @@ from orchestrator.base.clock import iso
 from orchestrator.leases.session_files import LockedSession, SessionFiles
 from orchestrator.leases.session_rules import SessionRecord
 from orchestrator.machines.targets import GcpTarget, SshTarget, Target
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import Reservation
 from orchestrator.results.records import CostLine, CostRecord, RunRecord, SourceRecord
 from orchestrator.results.store.active import FileActiveRun
@@ -25,6 +26,17 @@ from tests.support.stores import NOVEMBER, completed, make_id, make_record
 
 BOX = SshTarget(name="box", host="h")
 L4 = GcpTarget(name="l4", project="my-project", instance="vm", zones=["us-west1-c"], usd_per_hour=0.72)
+STARTED, DEADLINE = NOVEMBER, NOVEMBER + 7200.0
+#: What the journal has of a run that turned on the machine of L4.
+ON_L4 = {"zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": DEADLINE, "turned_on": True}
+
+
+def seen(**changes: Any) -> UsageRecord:
+    """What the cloud showed of that machine ten seconds later."""
+    return UsageRecord.model_validate({
+        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
+        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
+    })  # fmt: skip
 
 
 def costing(usd: float) -> CostRecord:

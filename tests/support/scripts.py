@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
+
+from tests.support import forked
 
 
 def script(path: Path, body: str) -> Path:
@@ -11,3 +15,9 @@ def script(path: Path, body: str) -> Path:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path
+
+
+def launcher(folder: Path) -> Path:
+    """``fcctl`` in a folder for PATH, as after an installation: this source tree's, wherever it is typed."""
+    python = shlex.quote(sys.executable)
+    return script(folder / "fcctl", f'PYTHONPATH={forked.PYTHON_PATH} exec {python} -P -m orchestrator.cli.entry "$@"')

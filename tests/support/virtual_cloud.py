@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from orchestrator.cli.main import main
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.world import Machine
@@ -112,6 +114,12 @@ def machines(emulator: Emulator) -> dict[str, Machine]:
         return dict(emulator.world.machines)
 
 
+def audited(workspace: CloudWorkspace, *args: str, check: int = 0) -> dict[str, Any]:
+    """The document of ``fcctl hosts audit ARGS``."""
+    found: dict[str, Any] = workspace.type("hosts", "audit", "--json", *args, check=check).json
+    return found
+
+
 def billed(emulator: Emulator) -> list[str]:
     """``zone/name status`` of each machine that costs its hourly price now."""
     off = ("TERMINATED", "SUSPENDED")
@@ -167,36 +175,42 @@ def emulated(**given: Any) -> Iterator[Emulator]:
     """An emulator whose calls of ``wait`` answer at once: time is moved by whoever waits, not by waiting."""
     from orchestrator.emulator.scenario import Scenario
 
+    pytest.importorskip("google.cloud.compute_v1", reason="fcctl asks a cloud through Google's library")
     scenario = Scenario(wait_limit_s=0.02, **given)
     with Emulator(scenario=scenario) as emulator:
         yield emulator
 
 
 # ------------------------------------------------------------------------------------------------ somebody else's hand
-def hands(emulator: Emulator) -> Any:
+def hands(emulator: Emulator, client: str = "InstancesClient") -> Any:
     """Google's client, used without fcctl."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import compute_v1
 
-    return compute_v1.InstancesClient(
+    return getattr(compute_v1, client)(
         credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
         client_options={"api_endpoint": emulator.url},
     )
 
 
-def machine_by_hand(emulator: Emulator, state: str, zone: str = ZONES[0]) -> None:
+def machine_by_hand(
+    emulator: Emulator, state: str, zone: str = ZONES[0], name: str = INSTANCE, labels: dict[str, str] | None = None,
+    max_run_s: int | None = None,
+) -> None:  # fmt: skip
     """The target's machine as somebody else made it, and left it: stopped, suspended, running, stopping or absent."""
     from google.cloud import compute_v1 as compute
 
     if state == "absent":
         return
+    limit = {"max_run_duration": {"seconds": max_run_s}, "instance_termination_action": "STOP"} if max_run_s else {}
     image = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
     instance = compute.Instance({
-        "name": INSTANCE, "machine_type": f"zones/{zone}/machineTypes/g2-standard-4", "labels": {"fcctl": "yes"},
+        "name": name, "machine_type": f"zones/{zone}/machineTypes/g2-standard-4",
+        "labels": {"fcctl": "yes"} if labels is None else labels,
         "disks": [{"boot": True, "auto_delete": True, "initialize_params": {"source_image": image}}],
         "network_interfaces": [{"access_configs": [{"name": "External NAT"}]}],
         "metadata": {"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]},
-        "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": False},
+        "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **limit},
     })  # fmt: skip
     hands(emulator).insert_unary(project=PROJECT, zone=zone, instance_resource=instance)
     emulator.advance(2)

@@ -87,7 +87,7 @@ class Workspace:
             print(done.stderr)
         return done.returncode
 
-    def changed(self, what: str, number: int, *args: str) -> subprocess.CompletedProcess[str]:
+    def changed(self, what: str, number: int | str, *args: str) -> subprocess.CompletedProcess[str]:
         """``fcctl ARGS`` to which ``what`` happens, as :mod:`tests.support.killed_fcctl` has it."""
         return forked.run(args, self.root, self.env(), more=self.imports, kill=(what, number))
 

@@ -38,7 +38,7 @@ def test_every_source_is_of_a_subject() -> None:
         ("tests/unit/money/test_caps_of_nobody.py", None, 0),
         ("tests/unit/money/test_ledger.py", "tests/unit/money/test_ledger.py", 0),
         ("orchestrator/money/ledger.py", "tests/unit/money/test_ledger.py", 1),
-        ("orchestrator/money/caps.py", "tests/integration/money/test_caps.py", SUBJECT_DISTANCE),
+        ("orchestrator/money/caps.py", "tests/integration/money/test_cap_notices.py", SUBJECT_DISTANCE),
         ("remote/fcctl_remote/run/lost.py", "tests/integration/host_program/test_lifecycle.py", SUBJECT_DISTANCE),
         ("docs/gates.md", "tests/unit/docs/test_documented.py", SUBJECT_DISTANCE),
         ("tests/integration/host_program/conftest.py", "tests/integration/host_program/test_steps.py", 1),

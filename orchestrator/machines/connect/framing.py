@@ -360,7 +360,7 @@ def _parts(source_root: Path, path: str, size: int | None, most_bytes: int) -> I
             yield wire.PutFile(path, 0, facts.st_mtime, link=os.readlink(full)), b""  # noqa: PTH115 - the text as it is
             return
         # Follows no link, and does not wait for the other end of a pipe.
-        stream = os.fdopen(os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        stream = os.fdopen(os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     except OSError:
         return
     executable, offset = bool(facts.st_mode & 0o100), 0

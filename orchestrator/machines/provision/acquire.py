@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
+from orchestrator.base.clock import WRONG_S, clock_command, duration_text
 from orchestrator.base.errors import (
     AuthError,
     BudgetError,
@@ -141,7 +142,22 @@ class _Acquisition:
         ahead, now = self._cloud_ahead(machines), self._now()
         # ``ahead`` is relative to this computer's clock.
         action = next_action(machines, self._policy, self._history, now, ahead + self._clock.now() - now)
+        if isinstance(action, actions.SetDeadline | actions.Start | actions.Stop | actions.Create):
+            self._check_clock()
         return self._refuse_if_dear(action)
+
+    def _check_clock(self) -> None:
+        """Raises ConfigError if this computer's clock is wrong."""
+        if abs(self._cloud.ahead_s() or 0.0) > WRONG_S:
+            find_machines(self._cloud, self._target)  # the last answer may have waited while this computer slept
+        ahead = self._cloud.ahead_s() or 0.0
+        if abs(ahead) > WRONG_S:
+            differs = f"{duration_text(abs(ahead) // 60 * 60)} {'behind' if ahead > 0 else 'ahead of'} the cloud's"
+            raise ConfigError(
+                f"this computer's clock is {differs}: fcctl starts no machine",
+                cause="by a wrong clock the caps of a day and a month would count from another day",
+                hint=f"set this computer's clock: {clock_command()}; then run the command again",
+            )
 
     def _refuse_if_dear(self, action: actions.Action) -> actions.Action:
         """The action, or a failure if the machine costs more than planned. Raises ConfigError: its price is unknown."""
@@ -179,7 +195,9 @@ class _Acquisition:
                 cause="fcctl does not start a machine twice at the same time: the cloud could then create two",
                 hint="see what the other fcctl does: fcctl ps; run this command again when it has finished",
             )
-        self._show(f"waiting for another fcctl on this computer, which is starting {self._target.instance}")
+        self._show(
+            f"waiting for another fcctl on this computer, which starts {self._target.instance} or was killed just then"
+        )
         self._clock.sleep(POLL_S)
 
     def _use(self, machine: Machine) -> Acquired:
@@ -248,10 +266,15 @@ class _Acquisition:
         self, action: actions.ActionName, zone: str, limit_s: float, change: Callable[[str], Operation],
         *, way: Provisioning = "on_demand",
     ) -> Attempt:  # fmt: skip
-        operation = self._changes.make(action, zone, change, limit_s)
+        turns_on = action in ("start", "create")
+        operation = self._changes.make(action, zone, partial(self._ask, change) if turns_on else change, limit_s)
         if operation.refusal is not None:
             self._show(f"{action} in {zone}: {operation.refusal.code}")
         return Attempt(action, zone, self._now(), way, operation.refusal, operation.done)
+
+    def _ask(self, change: Callable[[str], Operation], request_id: str) -> Operation:
+        with self._parts.book.asking(*self._name):
+            return change(request_id)
 
     def _create(self, action: actions.Create) -> Attempt:
         target, way = self._target, action.way

@@ -11,7 +11,17 @@ from typing import Literal
 from fcctl_remote import wire
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import AuthError, CloudError, FcctlError, HostError
-from orchestrator.machines.cloud import MANAGED_LABEL, RUN_LABEL, STALE_S, Machine, Operation, Power, Remedy, shows
+from orchestrator.machines.cloud import (
+    IN_FLIGHT_S,
+    MANAGED_LABEL,
+    RUN_LABEL,
+    STALE_S,
+    Machine,
+    Operation,
+    Power,
+    Remedy,
+    shows,
+)
 from orchestrator.machines.interfaces import Cloud, MachineParts
 from orchestrator.machines.power_history import ends, last_of, off_at, times_on
 from orchestrator.machines.provision.ready import STOP_LIMIT_S, Changes, Log, find_machines
@@ -23,8 +33,6 @@ POLL_S = 1.0
 PENDING_POLL_S = 5.0
 #: The interval between requests after a transient refusal, seconds.
 AGAIN_S = 5.0
-#: How long after its fcctl was killed a request may be on its way, until the cloud lists it, seconds.
-IN_FLIGHT_S = 30.0
 #: The interval between looks for it, seconds.
 ARRIVAL_POLL_S = 2.0
 

@@ -9,6 +9,8 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +39,10 @@ class Api:
         self.project = project
         self.calls = Calls(clock, project, emulated=api_endpoint is not None)
         self.page_size = page_size
+        #: How much the service's clock is ahead of this computer's; None: it has not answered, or is an emulator, whose
+        #: time is its own.
+        self.ahead_s: float | None = None
+        self._clock = clock
         self._endpoint = api_endpoint
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}
@@ -119,7 +125,13 @@ class Api:
         client = getattr(compute_v1, f"{service}Client")(credentials=self._credentials, client_options=options)
         if self._endpoint:  # HTTP_PROXY does not apply to an emulator on this computer
             client.transport._session.trust_env = False  # noqa: SLF001 - the library has no other way to say so
+        else:
+            client.transport._session.hooks["response"].append(self._note_time)  # noqa: SLF001 - as above
         return client
+
+    def _note_time(self, response: Any, *_: Any, **__: Any) -> None:
+        with suppress(TypeError, ValueError):  # no date, or none that is one
+            self.ahead_s = parsedate_to_datetime(response.headers.get("Date")).timestamp() - self._clock.now()
 
     def _find_credentials(self) -> Any:
         import google.auth

@@ -54,6 +54,9 @@ class GcpCloud:
         self._changed: dict[tuple[str, str], tuple[Operation, float]] = {}
 
     # ------------------------------------------------------------------------------------------------------- reading
+    def ahead_s(self) -> float | None:
+        return self._api.ahead_s
+
     def machine(self, zone: str, name: str) -> Machine | None:
         raw = self._instance(zone, name)
         return None if raw is None else messages.machine(raw, self.project)

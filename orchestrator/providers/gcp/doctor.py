@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.base.clock import WRONG_S, clock_command
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import Finding, Status, to_repair
 from orchestrator.machines.cloud import MANAGED_LABEL, Machine, Power, Quota, region_of
@@ -105,6 +106,10 @@ class CloudCheckup:
         else:
             yield self._finding("credentials", "ok", "Application Default Credentials")
         yield self._finding("project", "ok", f"{self.target.project} exists, and its Compute Engine API answers")
+        ahead = cloud.ahead_s() or 0.0
+        if abs(ahead) > WRONG_S:
+            why = f"this computer's clock differs by {-ahead:+.0f} s from the cloud's"
+            yield self._finding("clock", "fail", why, clock_command())
 
     def _machine(self, cloud: Cloud) -> Iterator[Finding]:
         target = self.target

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
-from orchestrator.base.clock import Clock
+from orchestrator.base.clock import Clock, clock_command
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
 from orchestrator.base.sanitize import clean
 from orchestrator.machines.cloud import Refusal, region_of
@@ -19,6 +19,8 @@ from orchestrator.providers.gcp import refusals
 _LOGIN = "gcloud auth application-default login"
 _NO_SUCH_PROJECT = re.compile(r"resource 'projects/([^/']+)' was not found", re.IGNORECASE)
 _API_OFF = ("accessNotConfigured", "SERVICE_DISABLED")
+#: Certificates and tokens that a computer with a wrong clock makes, or does not accept.
+_BY_TIME = re.compile(r"certificate (is not yet valid|has expired)|reasonable timeframe|\b(iat|exp)\b", re.IGNORECASE)
 #: Of urllib3, which is not a direct dependency.
 _NO_CONNECTION = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError")
 #: The limit of a foreign message on the terminal.
@@ -76,6 +78,12 @@ def understood(error: Exception, project: str) -> Answer | NoAnswer:
         if not answer.passing:
             check_rights(answer, project)
         return answer
+    if isinstance(error, http.SSLError | auth.GoogleAuthError) and _BY_TIME.search(_text(error)):
+        raise CloudError(
+            "the cloud and this computer do not agree on the time", cause=_text(error),
+            hint=f"check this computer's clock (date), and set it: {clock_command()}; if it is right, your "
+            f"network's proxy has a wrong certificate: REQUESTS_CA_BUNDLE=FILE",
+        ) from None  # fmt: skip
     if isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable):
         return NoAnswer(_text(error), unreached=True)  # no token at the moment, so no request was sent
     if isinstance(error, auth.GoogleAuthError):

@@ -29,7 +29,7 @@ MOST_SIDES = 6
 #: From this utilisation on, telemetry speaks of a GPU at work, per cent.
 AT_WORK = 50.0
 #: Measurements of a benchmark that are looked at for how much its runs differ, the newest ones.
-HISTORY = 300
+MAX_HISTORY = 300
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _history(store: FileStore, old: ComparedSide, new: ComparedSide) -> Callable
         if len(targets) > 1:
             return None
         known = store.measurements(
-            limit=HISTORY, benchmark=key.name, variant=key.variant, mode=key.mode, target=runs[0].target
+            limit=MAX_HISTORY, benchmark=key.name, variant=key.variant, mode=key.mode, target=runs[0].target
         )
         return run_to_run(m for m in known if m.run_id not in compared)
 

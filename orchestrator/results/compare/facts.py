@@ -178,9 +178,10 @@ def paired(
         here = [other for other in left_new if kind(new[other]) == kind(new[key])]
         there = [other for other in left_old if kind(old[other]) == kind(new[key])]
         if len(here) == len(there) == 1:
-            pairs[key] = there[0]
+            (other,) = there
+            pairs[key] = other
             left_new.remove(key)
-            left_old.remove(there[0])
+            left_old.remove(other)
     return [(pairs[key], key) for key in new if key in pairs], left_old, left_new
 
 

@@ -232,7 +232,7 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 #: Measurements looked at, the newest ones.
-LIMIT = 1000
+MAX_MEASUREMENTS = 1000
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Trend:
 
 def history(
     store: FileStore, benchmark: str, *, variant: str | None = None, mode: str | None = None, gpu: str | None = None,
-    job: str | None = None, limit: int = LIMIT, between: tuple[str, str] | None = None,
+    job: str | None = None, limit: int = MAX_MEASUREMENTS, between: tuple[str, str] | None = None,
     commits: SourceHistory | None = None, root: Path | None = None,
 ) -> list[Trend]:  # fmt: skip
     """The trends of ``benchmark``, one for each set of measurements that can be compared, the newest first; of the

@@ -54,11 +54,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """The p values as Holm adjusts them: calling those at most alpha significant is wrong anywhere in the family with
     a probability of at most alpha, however the tests depend on each other."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, worst = [1.0] * len(p_values), 0.0
+    adjusted: dict[int, float] = {}
+    worst = 0.0
     for place, i in enumerate(order):
         worst = max(worst, min(1.0, (len(p_values) - place) * p_values[i]))
         adjusted[i] = worst
-    return adjusted
+    return [adjusted[i] for i in range(len(p_values))]
 
 
 def midranks(values: Sequence[float]) -> tuple[list[float], list[int]]:

@@ -33,10 +33,11 @@ T = TypeVar("T")
 
 BUSY_S = 60.0
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT})
+_OF_DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 #: A folder changed again within this time may keep its old time stamp (HFS+ counts whole seconds).
 _SETTLED_NS = 2_000_000_000
 #: Runs whose rows are held in memory at once while the index is built.
-_BATCH = 500
+_MAX_BATCH = 500
 _MAX_NAMES = 5000
 
 
@@ -170,7 +171,7 @@ class Index:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         url = f"file:{quote(str(self._path))}?mode={mode}"
-        db = sqlite3.connect(url, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(url, uri=True, timeout=BUSY_S, isolation_level=None)
         # What a power cut takes from the index comes back with the next catch-up.
         db.execute("PRAGMA synchronous = NORMAL")
         return db
@@ -203,7 +204,7 @@ class Index:
         """One builder at a time; SQLite's own locks do not cover the file's replacement."""
         make_folders(self._path.parent)  # runs and records will rely on it
         lock = self._path.with_name(self._path.name + ".lock")
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -217,11 +218,11 @@ class Index:
             return read(db)
 
     def _failure(self, exc: Exception) -> FcctlError:
-        return FcctlError(
-            "the index of the runs cannot be used",
-            cause=f"{self._path}: {str(exc).splitlines()[0]}",
-            hint=f"delete the index and build a new one: rm {self._path}* && fcctl results reindex",
-        )
+        hint = f"delete the index and build a new one: rm {self._path}* && fcctl results reindex"
+        if isinstance(exc, sqlite3.Error) and _code(exc) in _OF_DISK:
+            hint = f"check the disk and its free space: df -h {self._path.parent}; then: fcctl results reindex"
+        cause = f"{self._path}: {str(exc).splitlines()[0]}"
+        return FcctlError("the index of the runs cannot be used", cause=cause, hint=hint)
 
     def _fill(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")
@@ -265,7 +266,7 @@ class Index:
                 records.append(read_record(f"{self._runs}/{name}", name))
             except DamagedRecord as exc:
                 skipped.append((name, str(exc), _stamp(self._runs, name)))
-            if len(records) >= _BATCH:
+            if len(records) >= _MAX_BATCH:
                 self._insert(db, records)
                 records.clear()
         self._insert(db, records)

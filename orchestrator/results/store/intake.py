@@ -126,7 +126,7 @@ class FolderIntake:
         with self._reading(), safe_paths.opened(self.root, place, os.O_RDONLY) as fd:
             if os.fstat(fd).st_size != entry.size:
                 return False
-            with os.fdopen(os.dup(fd), "rb", buffering=0) as stream:
+            with os.fdopen(os.dup(fd), "rb") as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest() == entry.sha256.lower()
         return False
 

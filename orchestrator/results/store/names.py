@@ -59,9 +59,9 @@ class Last:
 
 
 #: How many of the newest ids are compared to find the one a mistyped name may have meant.
-_RECENT = 500
+_MOST_COMPARED = 500
 #: How many candidates are looked up: enough to name a few and to say that there are more.
-_SOME = 6
+_MOST_MATCHES = 6
 _STARTING = "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY run_id DESC LIMIT ?"
 _ENDING = "SELECT run_id FROM runs WHERE substr(run_id, -?) = ? ORDER BY run_id DESC LIMIT ?"
 
@@ -111,17 +111,17 @@ def _matches(text: str, active: list[str], runs: Runs) -> list[str]:
     if not text:
         return []
     matches = [i for i in active if i.startswith(text)]
-    matches += [row[0] for row in runs.query(_STARTING, (text, text + "\U0010ffff", _SOME))]
+    matches += [row[0] for row in runs.query(_STARTING, (text, text + "\U0010ffff", _MOST_MATCHES))]
     if not matches:
         matches = [i for i in active if i.endswith(text)]
-        matches += [row[0] for row in runs.query(_ENDING, (len(text), text, _SOME))]
+        matches += [row[0] for row in runs.query(_ENDING, (len(text), text, _MOST_MATCHES))]
     return list(dict.fromkeys(matches))
 
 
 def _unknown(name: str, active: list[str], runs: Runs) -> RunNotFound:
     if runs.rows(limit=1, job=name):
         return RunNotFound(f"{name!r} is a job, not a run", hint=f"to name its newest run: last:{name}")
-    known = [*active, *(row.run_id for row in runs.rows(limit=_RECENT))]
+    known = [*active, *(row.run_id for row in runs.rows(limit=_MOST_COMPARED))]
     tokens = {run_id[-6:]: run_id for run_id in reversed(known)}
     near = tokens.get(nearest(name, tokens) or "") if len(name) <= 8 else nearest(name, known)
     hint = f"did you mean {near}?" if near else "see the runs: fcctl results ls; see active runs: fcctl ps"

@@ -249,7 +249,7 @@ def caps_grid(outlook: Outlook) -> Grid:
          *(usd(one) for one in (row.spent, row.standing or None, row.reserved or None, row.free)))
         for row in outlook.caps
     )  # fmt: skip
-    caption = f"days and months in {outlook.budget.timezone} ([budget] timezone)"
+    caption = f"days and months in {outlook.budget.timezone} ([budget] timezone); another computer counts by itself"
     return Grid(header, rows, caption, numbers=tuple(range(1, 6)))
 
 

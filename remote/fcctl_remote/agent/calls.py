@@ -45,7 +45,6 @@ class Calls:
         self.runner = runner
         self.runner_sha256 = runner_sha256
         self.mended = mended
-        self._followed: dict[str, str] = {}
 
     def call(self, name: str, params: Mapping[str, Any], blob: bytes) -> tuple[Any, bytes]:
         """Raises: Refusal: bad_request, if there is no such call; whatever the call raises."""
@@ -119,7 +118,7 @@ class Calls:
         request = wire.decode(wire.WatchRequest, params)
         if request.log_step not in (None, CURRENT):
             self.layout.run(request.run_id).step(str(request.log_step))
-        return Watch(self._known(params), request, self._followed).answer(pause)
+        return Watch(self._known(params), request).answer(pause)
 
     def status(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         requested = params.get("run_ids")
@@ -242,10 +241,9 @@ def _same_snapshot(present: Any, digest: str) -> wire.Snapshot:
 class Watch:
     """One call of ``watch``."""
 
-    def __init__(self, run: RunLayout, request: wire.WatchRequest, followed: dict[str, str]) -> None:
+    def __init__(self, run: RunLayout, request: wire.WatchRequest) -> None:
         self.run = run
         self.request = request
-        self._followed = followed  # run id -> the step that @current meant in the last answer
         self._offset = max(0, request.log_offset)
         self._events_offset = max(0, request.events_offset)
 
@@ -297,10 +295,8 @@ class Watch:
         return known.step if known is not None else None
 
     def _start_of(self, step: str) -> int:
-        """The offset the caller has of this step's log: 0 if ``@current`` meant another step when it was given."""
-        if self.request.log_step == CURRENT and self._followed.get(self.run.run_id, step) != step:
-            return 0
-        return self._offset
+        """The offset that the caller has read of this step's log."""
+        return self._offset if self.request.log_step != CURRENT or self.request.log_offset_step == step else 0
 
     def _reply(self, step: str | None) -> tuple[wire.WatchReply, bytes]:
         # The events first, so that the summary knows of all that they tell; but with an ending go all events.
@@ -315,8 +311,6 @@ class Watch:
         if step is not None:
             reply.log_step = step
             reply.log_offset, reply.log_size, blob = self._read_log(step)
-            if self.request.log_step == CURRENT:
-                self._followed[self.run.run_id] = step
         return reply, blob
 
     def _read_log(self, step: str) -> tuple[int, int, bytes]:

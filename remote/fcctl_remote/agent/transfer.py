@@ -52,7 +52,7 @@ def _write(temporary: str, file: PutFile, content: bytes) -> None:
         tree.write_new(temporary, content, file.executable)
     else:
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(temporary, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             raise Refusal("bad_request", "%r: the first part of the file is missing" % file.path[:200]) from None
         with files.closing(fd):

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import stat
 import time
@@ -217,7 +218,7 @@ def suppress_unless_lost() -> Iterator[None]:
             raise
 
 
-def sync_tree(folder: str, since: float = 0.0) -> None:
+def sync_tree(folder: str, since: float = -math.inf) -> None:
     """Make what is below ``folder`` last through a power cut, as far as it can be opened; links are not followed.
 
     What has not changed from ``since`` on (its ctime, which no program can set) is left out. Raises: OSError: the disk

@@ -140,7 +140,7 @@ def _times(facts: os.stat_result) -> list[int]:
 
 def write_new(path: str, data: bytes, executable: bool) -> None:
     """Write a file that must not be there yet, with one of the two modes that a source's files have."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with files.closing(os.open(path, flags, 0o755 if executable else 0o644)) as fd:
         files.write_all(fd, data)
 

@@ -33,6 +33,7 @@ __all__ = ["FUNCTIONS", "GateError", "NoValue", "Node", "evaluate", "names", "pa
 
 MAX_ITEMS = 100_000  # elements of any list an expression may touch
 MAX_NAMED = 5  # names that a reason gives
+MAX_COMPARED = 200  # keys that a mistyped one is compared with
 SHOWN_ITEMS = 20  # elements of a list that a GateResult's value keeps
 
 
@@ -208,7 +209,7 @@ def _step(part: nodes.Key | nodes.Index, value: Any, path: nodes.Path) -> Any:
             return value[part.name]
         if isinstance(value, list):
             raise Undecidable("'%s': .%s is used on a list; write [*].%s" % (short(path.text), part.name, part.name))
-        near = difflib.get_close_matches(part.name, list(value)[:200], n=1) if isinstance(value, Mapping) else []
+        near = difflib.get_close_matches(part.name, list(value)[:MAX_COMPARED]) if isinstance(value, Mapping) else []
         suffix = " (did you mean '%s'?)" % near[0] if near else _keys_of(value)
         raise Undecidable("'%s' has no key '%s'%s" % (short(path.text), part.name[:80], suffix))
     if not isinstance(value, list) or not -len(value) <= part.number < len(value):

@@ -13,10 +13,11 @@ CONSTANTS = {"true": True, "false": False, "null": None}
 KEYWORDS = ("and", "or", "not", "in", *CONSTANTS)
 
 _COMPARE = ("==", "!=", "<", "<=", ">", ">=", "in", "not in")
-_BINDING = {"or": 10, "and": 20, "+": 50, "-": 50, "*": 60, "/": 60, "//": 60, "%": 60}
-_COMPARE_BINDING = 40
-_NOT_BINDING = 30
-_SIGN_BINDING = 70
+#: The later, the more tightly it binds.
+_OR, _AND, _NOT_BINDING, _COMPARE_BINDING, _SUM, _PRODUCT, _SIGN_BINDING = range(1, 8)
+_BINDING = {
+    "or": _OR, "and": _AND, "+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT,
+}  # fmt: skip
 MAX_EXPRESSION = 2000  # characters
 
 
@@ -258,7 +259,7 @@ class _Parser:
 
     def call(self, token: Token) -> Node:
         if token.text not in FUNCTIONS:
-            near = difflib.get_close_matches(token.text, FUNCTIONS, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(token.text, FUNCTIONS, cutoff=0.5)
             known = "did you mean '%s'?" % near[0] if near else "known: %s" % ", ".join(FUNCTIONS)
             raise GateError("unknown function '%s'; %s" % (token.text, known), token.column)
         self.take()

@@ -40,7 +40,7 @@ class Journal(JournalFileBackend):
                 ending.callback(os.close, held)
                 os.ftruncate(held, 0)
                 os.pwrite(held, b"%d\n" % os.getpid(), 0)
-                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
                 ending.callback(os.close, self._fd)
                 files.sync_folder(folder)
                 self._repair()

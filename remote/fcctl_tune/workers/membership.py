@@ -242,8 +242,9 @@ class Membership:
 
 
 SCHEMA = 1
-#: Seconds that a member waits for a search out of reach, while its machine costs money.
-PATIENCE_S = 900.0
+#: Seconds that a member waits for a search out of reach, while its machine costs money. A network that broke is there
+#: again by then; after the death of fcctl nothing comes, and a host cannot tell one from the other.
+PATIENCE_S = 300.0
 
 
 def offer(path: str, port: int, pem: Optional[str]) -> None:

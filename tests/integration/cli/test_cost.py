@@ -77,19 +77,6 @@ def test_the_plan_of_a_run_and_its_cost_say_what_spot_would_save(fcctl: Fcctl, w
     assert fcctl("run", "hello", "--on", "local", "--dry-run", "--json", cwd=workspace).json["spot"] is None
 
 
-def test_what_earlier_runs_took_is_expected(fcctl: Fcctl, workspace: Path) -> None:
-    assert fcctl("run", "hello", "--on", "local", cwd=workspace).code == 0
-    found = fcctl("cost", "plan", "hello", "--on", "local", "--json", cwd=workspace).json
-    assert found["runs_before"] == 1
-    assert {line["activity"] for line in found["activities"] if line["expected_s"] is not None} >= {"build"}
-
-
-def test_mistakes_are_told(fcctl: Fcctl, workspace: Path) -> None:
-    assert fcctl("cost", "plan", "helo", "--on", "l4", cwd=workspace).code == 7
-    assert fcctl("cost", "plan", "hello", "--steps", "none", cwd=workspace).code == 2
-    assert fcctl("cost", "prices", "--region", "us-west9", cwd=workspace).code == 7
-
-
 def test_the_price_table_is_dated_and_sourced(fcctl: Fcctl, tmp_path: Path, private_home: Path) -> None:
     found = fcctl("cost", "prices", "--json", cwd=tmp_path).json
     assert (found["currency"], found["date"]) == ("USD", "2026-08-20")

@@ -13,6 +13,9 @@ from orchestrator.base.errors import HostUnreachable
 from orchestrator.machines.targets import LocalTarget, SshTarget, Target
 from orchestrator.workspace import doctor
 from tests.support.command import Fcctl
+from tests.support.scripts import script
+from tests.support.sshd import LoopbackSshd
+from tests.support.workspace import Workspace
 
 
 @pytest.fixture
@@ -24,17 +27,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def program(folder: Path, name: str, script: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-
-
 def found(findings: object) -> dict[str, installation.Finding]:
     return {finding.id: finding for finding in findings}  # type: ignore[attr-defined]
 
 
 def test_missing_programs_each_have_a_fix(programs: Path) -> None:
-    program(programs, "apt-get", "true")
+    script(programs / "apt-get", "true")
     findings = found(doctor.check_programs(runs_here=True))
     assert {name: finding.status for name, finding in findings.items()} == {
         "python": "ok", "git": "fail", "ssh": "warn", "rsync": "warn", "tmux": "fail",
@@ -46,12 +44,12 @@ def test_missing_programs_each_have_a_fix(programs: Path) -> None:
 
 def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
     assert installation.install_command("tmux") == "install tmux"
-    program(programs, "brew", "true")
+    script(programs / "brew", "true")
     assert installation.install_command("ssh") == "brew install openssh"
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "message"),
+    ("says", "status", "message"),
     [
         ("echo 'rsync  version 3.2.7  protocol version 31'", "ok", "GNU rsync 3.2.7"),
         (
@@ -62,15 +60,15 @@ def test_the_fix_is_the_machine_s_own(programs: Path) -> None:
         ("exit 1", "warn", "rsync cannot be started"),
     ],
 )
-def test_which_rsync(programs: Path, script: str, status: str, message: str) -> None:
-    program(programs, "rsync", script)
+def test_which_rsync(programs: Path, says: str, status: str, message: str) -> None:
+    script(programs / "rsync", says)
     finding = found(doctor.check_programs(runs_here=False))["rsync"]
     assert finding.status == status
     assert message in finding.message
 
 
 def test_a_program_that_does_not_start(programs: Path) -> None:
-    program(programs, "git", "echo broken >&2; exit 3")
+    script(programs / "git", "echo broken >&2; exit 3")
     finding = found(doctor.check_programs(runs_here=False))["git"]
     assert (finding.status, "cannot be started" in finding.message) == ("fail", True)
 
@@ -179,20 +177,9 @@ def test_without_a_workspace(fcctl: Fcctl, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("tmux") is None, reason="needs tmux")
-def test_this_machine_as_a_target(fcctl: Fcctl, workspace: Path) -> None:
-    done = fcctl("doctor", "--on", "local", cwd=workspace)
-    assert done.code == 0, done.out + done.err
-    assert "target local\n  ok    reachable: " in done.out
-
-
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
-def test_a_machine_over_ssh(fcctl: Fcctl, workspace: Path, sshd: object) -> None:
-    target = sshd.target()  # type: ignore[attr-defined]
-    lines = [f'{key} = "{value}"' for key, value in target.model_dump(exclude_defaults=True).items() if key != "name"]
-    lines = [line if not line.startswith("port") else line.replace('"', "") for line in lines]
-    text = "\n".join(['[targets.box]\nkind = "ssh"', *lines])
-    (workspace / "fcctl.toml").write_text(text)
-    done = fcctl("doctor", "--on", "box", cwd=workspace)
-    assert done.code == 0, done.out + done.err
-    assert "host key of [127.0.0.1]" in done.out
-    assert "target box\n  ok    reachable: " in done.out
+def test_this_machine_and_one_over_ssh_as_targets(private_home: Path, sshd: LoopbackSshd, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "w", private_home, sshd)
+    for target in ("here", "box"):
+        said = workspace.fcctl("doctor", "--on", target).stdout
+        assert f"target {target}\n  ok    reachable: " in said
+    assert "host key of [127.0.0.1]" in said

@@ -20,8 +20,9 @@ from fcctl_remote import readers
 from orchestrator.base.errors import ConflictError, NotFoundError
 from orchestrator.runs.job.job import Job
 from orchestrator.workspace.init import init, init_example
-from orchestrator.workspace.workspace import find_workspace
+from orchestrator.workspace.workspace import Workspace, find_workspace
 from tests.support.command import Fcctl
+from tests.support.scripts import script
 from tests.support.workspace import REPOSITORY
 
 KERNEL = "__global__ void k2(float *x) { x[threadIdx.x] *= 2; }\n"
@@ -55,17 +56,24 @@ def repository(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
+def workspace(folder: Path) -> Workspace:
+    return find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"})
+
+
 def first_job(folder: Path) -> Job:
     init(folder)
-    return find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
+    return workspace(folder).jobs.get("first")
 
 
-def played(folder: Path, number: int) -> subprocess.CompletedProcess[str]:
-    """A step of the first job, by its number, as the host program runs it."""
-    job = find_workspace(folder, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first")
-    env = {**os.environ, "FCCTL_OUT": str(folder), "FCCTL_CUDA_ARCH": "89", "FCCTL_PYTHON": sys.executable}
-    script = ["bash", "-eo", "pipefail", "-c", job.steps[number].run]
-    return subprocess.run(script, cwd=folder, env=env, check=False, capture_output=True, text=True)
+def played(
+    folder: Path, number: int, name: str = "first", *, check: bool = False, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """A step of a job, by its number, as the host program runs it."""
+    step = workspace(folder).jobs.get(name).steps[number]
+    known = {"FCCTL_OUT": str(folder), "FCCTL_CUDA_ARCH": "89", "FCCTL_PYTHON": sys.executable}
+    line = ["bash", "-eo", "pipefail", "-c", step.run]
+    environ = {**os.environ, **step.env, **known, **env}
+    return subprocess.run(line, cwd=folder, env=environ, check=check, capture_output=True, text=True)
 
 
 def untitled(run: str) -> str:
@@ -88,155 +96,140 @@ FLASHCORE = {
     "benchmarks/benchmark_latency.py": LATENCY, "benchmarks/bench_all.py": "", "scripts/profile_ncu.sh": "true\n",
     "scripts/preflight.sh": "nvidia-smi\n", "scripts/bench_l4.sh": "gcloud compute ssh l4 --command true\n",
 }  # fmt: skip
-CASES = {
-    "make": ({"Makefile": MAKEFILE, "main.cpp": "int main() { return 0; }"}, ["build", "test", "bench"]),
-    "make-cuda": ({"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}, ["build", "run"]),
+#: What lies in a repository, and the steps of its first job.
+CASES: dict[str, tuple[str, dict[str, str]]] = {
+    "make": ("build test bench", {"Makefile": MAKEFILE, "main.cpp": "int main() { return 0; }"}),
+    "make-cuda": ("build run", {"Makefile": "NVCC ?= nvcc\napp: a.cu\n\t$(NVCC) -o app a.cu\n", "a.cu": CUDA}),
     "make that calls cmake": (
+        "build run",
         {"Makefile": "all:\n\tcmake -B build\n", "CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA},
-        ["build", "run"],
     ),
-    "make with two targets on a line": ({"Makefile": "a:\n\ttrue\nrun bench: a\n\ttrue\n"}, ["build", "run", "bench"]),
-    "names that no shell takes": ({"it's.cu": KERNEL, "-x.cu": KERNEL, "a\nb.cu": KERNEL}, ["build"]),
-    "make that helps": ({"Makefile": "help:\n\techo\nclean:\n\ttrue\napp test: \n\ttrue\n"}, ["build", "test"]),
-    "settings of tools": ({"pyproject.toml": "[tool.ruff]\n", "test_a.py": ""}, ["test"]),
-    "gnumakefile": ({"GNUmakefile": "x:\n\ttrue\ntest:\n\ttrue\n"}, ["build", "test"]),
-    "cmake": (
-        {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"},
-        ["build", "test"],
-    ),
-    "cmake-cuda": ({"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}, ["build", "run"]),
+    "make with two targets on a line": ("build run bench", {"Makefile": "a:\n\ttrue\nrun bench: a\n\ttrue\n"}),
+    "names that no shell takes": ("build", {"it's.cu": KERNEL, "-x.cu": KERNEL, "a\nb.cu": KERNEL}),
+    "make that helps": ("build test", {"Makefile": "help:\n\techo\nclean:\n\ttrue\napp test: \n\ttrue\n"}),
+    "settings of tools": ("test", {"pyproject.toml": "[tool.ruff]\n", "test_a.py": ""}),
+    "gnumakefile": ("build test", {"GNUmakefile": "x:\n\ttrue\ntest:\n\ttrue\n"}),
+    "cmake": ("build test", {"CMakeLists.txt": "project(p CXX)\nenable_testing()\nadd_test(NAME t COMMAND true)\n"}),
+    "cmake-cuda": ("build run", {"CMakeLists.txt": "project(p LANGUAGES CUDA)\n", "a.cu": CUDA}),
     "cmake, programs": (
+        "build run",
         {
             "CMakeLists.txt": "project(p LANGUAGES CUDA)\nadd_subdirectory(src)\nadd_executable(sized a.cu)\n",
             "a.cu": CUDA.replace("main() {", "main(int argc, char **argv) { if (argc != 2) return 1;"),
             "src/CMakeLists.txt": "add_executable(alone\n    one.cpp b.cu)\n",
             "src/b.cu": CUDA,
         },
-        ["build", "run"],
     ),
     "cmake that could use CUDA": (
+        "build",
         {"CMakeLists.txt": "project(p CXX)\nif(WITH_CUDA)\n  enable_language(CUDA)\nendif()\n", "a.cpp": ""},
-        ["build"],
     ),
     "cmake, module for Python": (
+        "build test",
         {
             "CMakeLists.txt": "project(p CXX)\nfind_package(pybind11)\n",
             "test_it.py": "import it\nprint(it.add(1, 2))\n",
         },
-        ["build", "test"],
     ),
     "make, no module for Python": (
+        "build",
         {"Makefile": "a: a.c\n\tcc -o a a.c\n", "a.c": "", "test_it.py": "print(1)\n"},
-        ["build"],
     ),
-    "setup.py": ({"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}, ["build", "test"]),
-    "pyproject": ({"pyproject.toml": "[build-system]\n"}, ["build"]),
+    "setup.py": ("build test", {"setup.py": SETUP, "tests/test_a.py": "", "csrc/a.cu": CUDA}),
+    "pyproject": ("build", {"pyproject.toml": "[build-system]\n"}),
     "a script that runs all benchmarks": (
+        "build bench",
         {"pyproject.toml": "[build-system]\n", "benchmarks/run_all.py": "", "benchmarks/plot.py": "", "run.py": ""},
-        ["build", "bench"],
     ),
-    "pytest at the top": ({"pyproject.toml": "[build-system]\n", "test_a.py": ""}, ["build", "test"]),
+    "pytest at the top": ("build test", {"pyproject.toml": "[build-system]\n", "test_a.py": ""}),
     "pyproject with a bench": (
+        "build test bench",
         {"pyproject.toml": "[build-system]\n", "bench.py": "", "tests/deep/a_test.py": ""},
-        ["build", "test", "bench"],
     ),
-    "scripts": ({"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}, ["test", "bench"]),
-    "requirements": ({"requirements.txt": "numpy\n", "test_k.py": "", "play.ipynb": ""}, ["build", "test"]),
-    "requirements of a program": (
-        {"requirements.txt": "numpy\n", "a.cu": CUDA, "k.py": TRITON},
-        ["build", "run", "python"],
-    ),
+    "scripts": ("test bench", {"kernel.py": "", "test_kernel.py": "", "benchmark.py": ""}),
+    "requirements": ("build test", {"requirements.txt": "numpy\n", "test_k.py": "", "play.ipynb": ""}),
+    "requirements of a program": ("build run python", {"requirements.txt": "numpy\n", "a.cu": CUDA, "k.py": TRITON}),
     "project without a package": (
+        "build test",
         {"pyproject.toml": "[project]\nname='x'\ndependencies = ['numpy>=1']\n", "test_a.py": ""},
-        ["build", "test"],
     ),
-    "project and folders that build": ({"pyproject.toml": "[project]\nname='x'\n", "a.cu": CUDA}, ["build", "run"]),
-    "tests beside the modules": ({"pyproject.toml": "[build-system]\n", "k/k_test.py": ""}, ["build", "test"]),
-    "tests of another kind": ({"pyproject.toml": "[build-system]\n", "tests/run.sh": ""}, ["build"]),
-    "build.py": (FLASHCORE, ["build", "test", "bench", "profile"]),
-    "shell scripts alone": ({"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}, ["build"]),
-    "plain": ({"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}, ["build", "run"]),
+    "project and folders that build": ("build run", {"pyproject.toml": "[project]\nname='x'\n", "a.cu": CUDA}),
+    "tests beside the modules": ("build test", {"pyproject.toml": "[build-system]\n", "k/k_test.py": ""}),
+    "tests of another kind": ("build", {"pyproject.toml": "[build-system]\n", "tests/run.sh": ""}),
+    "build.py": ("build test bench profile", FLASHCORE),
+    "shell scripts alone": ("build", {"scripts/build_kernels.sh": "true\n", "scripts/push.sh": "scp a b:\n"}),
+    "plain": ("build run", {"a.cu": CUDA, "src/b-2.cu": CUDA, "lib.cu": "int f();", "odd name.cu": CUDA}),
     "plain, timed": (
+        "build bench",
         {"a.cu": CUDA.replace("return", 'printf("time_us=%f", 1.5); return'), "k.cu": KERNEL},
-        ["build", "bench"],
     ),
     "torch extension": (
+        "bench",
         {"bench.py": EXTENSION, "main.cpp": "", "flash.cu": "#include <torch/types.h>\n" + KERNEL},
-        ["bench"],
     ),
     "triton": (
+        "test run",
         {"add.py": TRITON, "shared.py": TRITON.partition("if ")[0], "test_add.py": TRITON + "def test_add(): ...\n"},
-        ["test", "run"],
     ),
-    "triton, as its tutorials": ({"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}, ["run"]),
-    "numba": ({"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}, ["run"]),
-    "numba, as its examples": ({"add.py": "@cuda.jit\ndef add(x): ...\nadd[8, 32](x)\n"}, ["run"]),
+    "triton, as its tutorials": ("run", {"add.py": TRITON.partition("if ")[0] + "bench.run(print_data=True)\n"}),
+    "numba": ("run", {"add.py": TRITON.replace("triton", "cuda").replace("import", "from numba import")}),
+    "numba, as its examples": ("run", {"add.py": "@cuda.jit\ndef add(x): ...\nadd[8, 32](x)\n"}),
     "cupy": (
+        "run",
         {"add.py": "add = cp.ElementwiseKernel('T x', 'T y', 'y = x', 'add')\nfor _ in range(3):\n    add(x)\n"},
-        ["run"],
     ),
-    "pallas": ({"add.py": "def add(x):\n    return pl.pallas_call(kernel, out_shape=x)(x)\nprint(add(1))\n"}, ["run"]),
+    "pallas": ("run", {"add.py": "def add(x):\n    return pl.pallas_call(kernel, out_shape=x)(x)\nprint(add(1))\n"}),
     "kernels with a script of tests": (
+        "test",
         {"k.py": TRITON.partition("if ")[0], "test.py": "import k\nk.add[8](1)\n"},
-        ["test"],
     ),
     "scripts that test a torch extension": (
+        "test run bench",
         {"k.py": EXTENSION, "test.py": TRITON, "test_it.py": "import k\nassert k.f(1) == 2\n", "benchmarks.py": TRITON},
-        ["test", "run", "bench"],
     ),
-    "package with a script of tests": ({"setup.py": SETUP, "test.py": "print('max error: 0')\n"}, ["build", "test"]),
+    "package with a script of tests": ("build test", {"setup.py": SETUP, "test.py": "print('max error: 0')\n"}),
     "package whose Makefile helps": (
+        "build test",
         {
             "pyproject.toml": "[build-system]\n",
             "test_x.py": "",
             "Makefile": "help:\n\techo\nneeds:\n\tcommand -v nvcc\nbench:\n\ttrue\n",
         },
-        ["build", "test"],
     ),
     "kernels and a Makefile that formats": (
+        "build run",
         {
             "a.cu": CUDA,
             "Makefile": "CLANG_FORMAT_EXTS := c cu cc\nstyle:\n\truff format .\n\tls *.cu | xargs clang-format -i\n",
         },
-        ["build", "run"],
     ),
-    "kernels alone": ({"a.cu": KERNEL}, ["build"]),
+    "kernels alone": ("build", {"a.cu": KERNEL}),
     "just": (
+        "build test",
         {"justfile": "default: build\n@build:\n  nvcc a.cu\ntest arg='1': build\n  ./a\n", "a.cu": CUDA},
-        ["build", "test"],
     ),
-    "meson": ({"meson.build": "project('p', 'cuda')\n", "a.cu": CUDA}, ["build", "test"]),
-    "bazel": ({"MODULE.bazel": "", "k/a.cu": CUDA}, ["build", "test"]),
-    "nothing": ({"README": "", "a b.ipynb": ""}, ["hello"]),
+    "meson": ("build test", {"meson.build": "project('p', 'cuda')\n", "a.cu": CUDA}),
+    "bazel": ("build test", {"MODULE.bazel": "", "k/a.cu": CUDA}),
+    "nothing": ("hello", {"README": "", "a b.ipynb": ""}),
 }
 
 
-@pytest.mark.parametrize(("files", "steps"), CASES.values(), ids=CASES)
-def test_what_is_written_is_valid_and_fits(tmp_path: Path, files: dict[str, str], steps: list[str]) -> None:
-    job = first_job(repository(tmp_path, files))
-    assert [step.id for step in job.steps] == steps
-    kept_out = ["runs/", "active/", "schedules/", "sessions/", "machines.jsonl", "index.sqlite*"]
-    assert (tmp_path / "results" / ".gitignore").read_text().splitlines() == kept_out
-
-
-@pytest.mark.parametrize(("files", "steps"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("host", [None, "gpu-box"])
-def test_what_is_commented_out_is_valid_too(
-    tmp_path: Path, files: dict[str, str], steps: list[str], host: str | None
+@pytest.mark.parametrize(("steps", "files"), CASES.values(), ids=CASES)
+def test_what_is_written_is_valid_and_fits_and_so_is_what_is_commented_out(
+    tmp_path: Path, steps: str, files: dict[str, str]
 ) -> None:
-    init(repository(tmp_path, files), host=host)
+    assert [step.id for step in first_job(repository(tmp_path, files)).steps] == steps.split()
     config = tmp_path / "fcctl.toml"
     config.write_text(re.sub(r"^# (?=\[|[a-z_]+ = )", "", config.read_text(), flags=re.MULTILINE))
     job = tmp_path / "jobs" / "first.yaml"
     job.write_text(re.sub(r"^    # ", "    ", job.read_text(), flags=re.MULTILINE))
-    found = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"})
-    assert found.config.target("gpu").host == (host or "gpu-box")  # type: ignore[union-attr]
+    found = workspace(tmp_path)
+    assert found.config.target("gpu").host == "gpu-box"  # type: ignore[union-attr]
     assert found.config.budget.per_run_usd == 2.0
     unfolded = found.jobs.get("first")
     if "build" in steps and any("nvcc" in step.needs.tools for step in unfolded.steps):
         assert len(unfolded.steps[0].gates) == 2
-    if "test" in steps:
-        assert unfolded.steps[steps.index("test")].needs.gpu
+    assert all(step.needs.gpu for step in unfolded.steps if step.id == "test")
 
 
 #: Arguments of main(), what it does with them, and what the job writes behind the program; None: it runs without.
@@ -364,7 +357,7 @@ def test_a_toolkit_that_the_machine_has_stays_the_one_that_builds(tmp_path: Path
 
 
 def test_what_pip_installs_of_a_project_that_is_no_package(tmp_path: Path) -> None:
-    build = first_job(repository(tmp_path, CASES["project without a package"][0])).steps[0]
+    build = first_job(repository(tmp_path, CASES["project without a package"][1])).steps[0]
     assert "build/venv/bin/python -m pip install 'numpy>=1' pytest\n" in build.run
     folders = {"pyproject.toml": "[project]\nname='x'\n", "a/setup.py": SETUP, "a/a.cu": KERNEL, "b/b.py": EXTENSION}
     assert init(repository(tmp_path / "folders", folders)).jobs == ["a", "b"]
@@ -519,12 +512,10 @@ def test_a_makefile_that_names_no_architecture_builds_for_the_target(tmp_path: P
 
 def test_a_makefile_that_calls_python_gets_the_one_with_torch(tmp_path: Path) -> None:
     makefile = "build:\n\tpython -c 'import sys; print(sys.executable)' > out\nrun: build\n\ttrue\n"
-    steps = first_job(repository(tmp_path / "one", {"Makefile": makefile})).steps
+    first_job(repository(tmp_path / "one", {"Makefile": makefile}))
     (tmp_path / "python").symlink_to(sys.executable)
-    for step in steps:
-        command = ["bash", "-eo", "pipefail", "-c", step.run]
-        environ = {**os.environ, "FCCTL_PYTHON": str(tmp_path / "python")}
-        subprocess.run(command, cwd=tmp_path / "one", env=environ, check=True, capture_output=True)
+    for number in range(2):
+        played(tmp_path / "one", number, check=True, FCCTL_PYTHON=str(tmp_path / "python"))
     assert (tmp_path / "one/out").read_text() == f"{tmp_path}/python\n"
     (step,) = first_job(repository(tmp_path / "two", {"Makefile": "all:\n\tcc -o my_python a.c\n"})).steps
     assert "PATH" not in step.run
@@ -567,10 +558,8 @@ def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Pa
     assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == names
     assert "fcctl run JOB --on local" in done.err
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
-    jobs = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs
-    assert jobs.get("kernels-soft").steps[0].run == 'cd kernels/soft\n"$FCCTL_PYTHON" soft.py\n'
-    step = jobs.get("kernels-a-b").steps[0]
-    subprocess.run(["bash", "-eo", "pipefail", "-c", step.run], cwd=tmp_path, check=True, capture_output=True)
+    assert workspace(tmp_path).jobs.get("kernels-soft").steps[0].run == 'cd kernels/soft\n"$FCCTL_PYTHON" soft.py\n'
+    played(tmp_path, 0, "kernels-a-b", check=True)
     assert (tmp_path / "kernels/a b/out").read_text() == "built\n"
 
 
@@ -578,13 +567,10 @@ def test_figures_of_several_programs_stay_apart(tmp_path: Path) -> None:
     prints = '#include <cstdio>\nint main() { puts("GPU time: %s us"); }\n'
     files = {"CMakeLists.txt": "add_executable(a a.cpp)\nadd_executable(b b.cpp)\n"}
     sources = {f"{name}.cpp": prints % time for name, time in (("a", 3), ("b", 4))}
-    run = first_job(repository(tmp_path, {**files, **sources})).steps[1].run
-    (tmp_path / "build").mkdir()
+    first_job(repository(tmp_path, {**files, **sources}))
     for name in "ab":
-        (tmp_path / "build" / name).write_text(f"#!/bin/sh\necho 'GPU time: {ord(name)} us'\n")
-        (tmp_path / "build" / name).chmod(0o755)
-    done = subprocess.run(["bash", "-euc", run], cwd=tmp_path, check=True, capture_output=True, text=True)
-    (tmp_path / "log").write_text(done.stdout)
+        script(tmp_path / "build" / name, f"echo 'GPU time: {ord(name)} us'")
+    (tmp_path / "log").write_text(played(tmp_path, 1, check=True).stdout)
     found = readers.read("times", str(tmp_path / "log"))["benchmarks"]
     assert {b["name"]: b["stats"]["p50"] for b in found} == {"build/a GPU time": 97.0, "build/b GPU time": 98.0}
 
@@ -655,27 +641,27 @@ def test_a_triton_script_beside_a_program_runs_too(tmp_path: Path) -> None:
 def test_a_folder_may_be_named_as_a_number(tmp_path: Path) -> None:
     names = ("01", "1e5", "on", "ok")
     init(repository(tmp_path, {f"{name}/Makefile": "all:\n\ttrue\n" for name in names}))
-    jobs = find_workspace(tmp_path, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs
+    jobs = workspace(tmp_path).jobs
     assert [jobs.get(name).steps[0].run.splitlines()[0] for name in names] == [f"cd {name}" for name in names]
 
 
 def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     for name in ("make-cuda", "make that calls cmake", "cmake-cuda", "setup.py", "plain"):
         folder = tmp_path / name
-        build = first_job(repository(folder, CASES[name][0])).steps[0]
+        build = first_job(repository(folder, CASES[name][1])).steps[0]
         assert "nvcc" in build.needs.tools
         assert [c.reader for c in build.collect] == ["ptxas"]
         assert "-Xptxas=-v" in build.run + build.env.get("NVCC_APPEND_FLAGS", "")
-    without = first_job(repository(tmp_path / "without", CASES["cmake that could use CUDA"][0])).steps[0]
+    without = first_job(repository(tmp_path / "without", CASES["cmake that could use CUDA"][1])).steps[0]
     assert (list(without.needs.tools), list(without.collect)) == (["cmake"], [])
-    plain = first_job(repository(tmp_path / "again", CASES["plain"][0])).steps[0]
+    plain = first_job(repository(tmp_path / "again", CASES["plain"][1])).steps[0]
     assert plain.run.count("nvcc") == 3
     assert "-o 'build/odd name' 'odd name.cu'\n" in untitled(plain.run)
     assert "lib.cu" not in plain.run
 
 
 def test_programs_of_cmake_that_take_no_arguments_run(tmp_path: Path) -> None:
-    files = dict(CASES["cmake, programs"][0])
+    files = dict(CASES["cmake, programs"][1])
     _, run = first_job(repository(tmp_path / "one", files)).steps
     assert (untitled(run.run), run.needs.gpu) == ("build/src/alone\n# build/sized ARGUMENTS\n", True)
 
@@ -757,11 +743,8 @@ def test_tests_import_what_pip_built_and_not_the_source_beside_them(fcctl: Fcctl
 
 def test_a_benchmark_below_the_top_imports_what_is_at_the_top(tmp_path: Path) -> None:
     files = {"setup.py": SETUP, "theirs/__init__.py": "", "bench/bench_it.py": "import theirs\nprint('3 us')"}
-    _, bench = first_job(repository(tmp_path, files)).steps
-    command = ["bash", "-euo", "pipefail", "-c", bench.run]
-    environ = {**os.environ, "FCCTL_PYTHON": sys.executable}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True, text=True)
-    assert done.stdout == "3 us\n"
+    first_job(repository(tmp_path, files))
+    assert played(tmp_path, 1, check=True).stdout == "3 us\n"
 
 
 def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
@@ -782,19 +765,19 @@ def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
 
 
 def test_each_script_of_tests_runs_once(tmp_path: Path) -> None:
-    test, run, _ = first_job(repository(tmp_path, CASES["scripts that test a torch extension"][0])).steps
+    test, run, _ = first_job(repository(tmp_path, CASES["scripts that test a torch extension"][1])).steps
     assert test.needs.gpu
     assert untitled(test.run) == '"$FCCTL_PYTHON" test.py\n"$FCCTL_PYTHON" test_it.py\n'
     assert run.run == '"$FCCTL_PYTHON" k.py\n'
 
 
 def test_scripts_that_compile_kernels_run_where_there_is_a_gpu(tmp_path: Path) -> None:
-    (bench,) = first_job(repository(tmp_path / "torch", CASES["torch extension"][0])).steps
+    (bench,) = first_job(repository(tmp_path / "torch", CASES["torch extension"][1])).steps
     assert (bench.run.strip(), bench.needs.gpu) == ('"$FCCTL_PYTHON" bench.py', True)
     assert list(bench.needs.tools) == ["torch", "nvcc"]
-    _, run = first_job(repository(tmp_path / "triton", CASES["triton"][0])).steps
+    _, run = first_job(repository(tmp_path / "triton", CASES["triton"][1])).steps
     assert (run.run.strip(), run.needs.gpu, list(run.needs.tools)) == ('"$FCCTL_PYTHON" add.py', True, ["torch"])
-    (run,) = first_job(repository(tmp_path / "numba", CASES["numba"][0])).steps
+    (run,) = first_job(repository(tmp_path / "numba", CASES["numba"][1])).steps
     assert (run.needs.gpu, list(run.needs.tools)) == (True, [])
 
 
@@ -820,10 +803,8 @@ def test_the_scripts_of_a_flashcore_repository_become_steps(fcctl: Fcctl, tmp_pa
 
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("c++") is None, reason="needs make and a C++ compiler")
 def test_the_steps_run(tmp_path: Path) -> None:
-    steps = first_job(repository(tmp_path, CASES["make"][0])).steps
-    assert [step.id for step in steps] == ["build", "test", "bench"]
-    for step in steps:
-        subprocess.run(["bash", "-eo", "pipefail", "-c", step.run], cwd=tmp_path, check=True, capture_output=True)
+    steps = first_job(repository(tmp_path, CASES["make"][1])).steps
+    assert [played(tmp_path, number).returncode for number, _ in enumerate(steps)] == [0] * len(steps)
 
 
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
@@ -833,16 +814,13 @@ NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 @pytest.mark.parametrize("name", ["plain", "plain, timed", "kernels alone", "make-cuda"])
 def test_nvcc_says_what_each_kernel_uses(tmp_path: Path, name: str) -> None:
-    step = first_job(repository(tmp_path, CASES[name][0])).steps[0]
+    first_job(repository(tmp_path, CASES[name][1]))
     (tmp_path / "out").mkdir()
-    environ = {**os.environ, **step.env, "FCCTL_CUDA_ARCH": "89", "FCCTL_OUT": str(tmp_path / "out")}
-    environ["PATH"] = f"{Path(str(NVCC)).parent}:{environ['PATH']}"
-    command = ["bash", "-eo", "pipefail", "-c", step.run]
-    subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True)
-    document = readers.read("ptxas", str(tmp_path / "out" / "build.log"))
-    assert (
-        {kernel["arch"] for kernel in document["kernels"]} >= {"sm_89"} if name != "make-cuda" else document["kernels"]
-    )
+    path = f"{Path(str(NVCC)).parent}:{os.environ['PATH']}"
+    played(tmp_path, 0, check=True, FCCTL_OUT=str(tmp_path / "out"), PATH=path)
+    kernels = readers.read("ptxas", str(tmp_path / "out" / "build.log"))["kernels"]
+    assert kernels
+    assert name == "make-cuda" or {kernel["arch"] for kernel in kernels} >= {"sm_89"}
     for built in (tmp_path / "build").glob("*[!o]"):
         subprocess.run([built], check=True)  # its main() starts no kernel
 
@@ -901,9 +879,11 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
-    repository(tmp_path, CASES["make"][0])
+    repository(tmp_path, CASES["make"][1])
     done = fcctl("init", "--host", "gpu-box", cwd=tmp_path)
     assert (done.code, done.out) == (0, "wrote  fcctl.toml\nwrote  jobs/first.yaml\nwrote  results/.gitignore\n")
+    kept_out = ["runs/", "active/", "schedules/", "sessions/", "machines.jsonl", "index.sqlite*"]
+    assert (tmp_path / "results" / ".gitignore").read_text().splitlines() == kept_out
     assert "fcctl run first --on gpu" in done.err
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
     assert fcctl("init", cwd=tmp_path).code == 8
@@ -927,26 +907,10 @@ def test_a_folder_with_nothing_to_build_says_what_to_do(fcctl: Fcctl, tmp_path: 
     done = fcctl("init", cwd=repository(tmp_path / "notes", {"a b.ipynb": ""}))
     assert "nothing to build or run was found" in done.err
     assert "write your commands into jobs/first.yaml" in done.err
-    (step,) = find_workspace(tmp_path / "notes", environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("first").steps
+    (step,) = workspace(tmp_path / "notes").jobs.get("first").steps
     assert "jupyter nbconvert --execute --to notebook --output-dir \"$FCCTL_OUT\" 'a b.ipynb'" in step.run
-    done = fcctl("init", cwd=repository(tmp_path / "kernel", CASES["kernels alone"][0]))
+    done = fcctl("init", cwd=repository(tmp_path / "kernel", CASES["kernels alone"][1]))
     assert "nothing to build" not in done.err
-
-
-@pytest.mark.full
-@pytest.mark.skipif(shutil.which("make") is None or shutil.which("tmux") is None, reason="needs make and tmux")
-@pytest.mark.parametrize(
-    "name", ["make", pytest.param("kernels alone", marks=pytest.mark.skipif(NVCC is None, reason="nvcc"))]
-)
-def test_the_first_job_passes_on_this_machine(fcctl: Fcctl, tmp_path: Path, name: str) -> None:
-    repository(tmp_path, CASES[name][0])
-    assert fcctl("init", cwd=tmp_path).code == 0
-    done = fcctl("run", "first", "--on", "local", "--json", cwd=tmp_path)
-    assert done.code == 0, done.err
-    record = done.json
-    assert [(step["id"], step["status"]) for step in record["steps"]] == [(s, "passed") for s in CASES[name][1]]
-    kinds = [document["kind"] for document in record["steps"][0]["documents"]]
-    assert kinds == (["build"] if name != "make" else [])
 
 
 def test_the_example_is_this_repositorys_workspace(tmp_path: Path) -> None:
@@ -961,7 +925,7 @@ def test_the_example_is_this_repositorys_workspace(tmp_path: Path) -> None:
     written = {path.relative_to(root).as_posix() for path in done.written}
     assert written >= tracked | {"results/.gitignore"}
     assert all((root / name).read_bytes() == (REPOSITORY / name).read_bytes() for name in tracked)
-    assert len(find_workspace(root, environ={"XDG_CONFIG_HOME": "/nowhere"}).jobs.get("phase0").steps) == 5
+    assert len(workspace(root).jobs.get("phase0").steps) == 5
     with pytest.raises(ConflictError, match="exists"):
         init_example(root)
     assert (root / "jobs/test.yaml.bak") in init_example(root, force=True).backups

@@ -4,13 +4,13 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import forked
 from tests.support.command import Fcctl, source_environment
+from tests.support.scripts import launcher
 
 
 @pytest.fixture
@@ -104,10 +104,7 @@ def test_the_script_is_one_of_its_shell(fcctl: Fcctl, tmp_path: Path, shell: str
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes(fcctl: Fcctl, busy: Path) -> None:
-    program = busy / "bin" / "fcctl"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m orchestrator.cli.entry "$@"\n')
-    program.chmod(0o755)
+    program = launcher(busy / "bin")
     (busy / "completion.bash").write_text(fcctl("completion", "bash", cwd=busy).out)
     script = (
         "source completion.bash; COMP_WORDS=(fcctl run hel); COMP_CWORD=2; _fcctl_completion fcctl hel run;"

@@ -25,9 +25,12 @@ IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu12
 
 
 class Gce:
-    """Google's library, aimed at one emulator. Waits for operations through ZoneOperationsClient.wait."""
+    """Google's library, aimed at one emulator, and there at one machine unless another is named.
 
-    def __init__(self, url: str, key: Path) -> None:
+    Waits for operations through ZoneOperationsClient.wait.
+    """
+
+    def __init__(self, url: str, key: Path, project: str = PROJECT, zone: str = ZONE, name: str = "vm") -> None:
         from google.auth.credentials import AnonymousCredentials
 
         given: dict[str, Any] = {"credentials": AnonymousCredentials(), "client_options": {"api_endpoint": url}}
@@ -41,7 +44,10 @@ class Gce:
         self.firewalls = compute.FirewallsClient(**given)
         self.machine_types = compute.MachineTypesClient(**given)
         self.accelerator_types = compute.AcceleratorTypesClient(**given)
-        self.key = key
+        self.key, self.project, self.zone, self.name = key, project, zone, name
+
+    def where(self, name: str | None = None, zone: str | None = None) -> dict[str, str]:
+        return {"project": self.project, "zone": zone or self.zone, "instance": name or self.name}
 
     def spec(self, name: str = "vm", zone: str = ZONE, *, source: dict[str, Any] | None = None, **changes: Any) -> Any:
         """An L4 machine, as fcctl would ask for it."""
@@ -76,49 +82,50 @@ class Gce:
         self.done(self.insert(name, zone, **changes), zone)
         return self.get(name, zone)
 
-    def call(self, verb: str, name: str = "vm", zone: str = ZONE, **given: Any) -> Any:
+    def call(self, verb: str, name: str | None = None, zone: str | None = None, **given: Any) -> Any:
         """``start``, ``stop``, ...: the operation as it is answered."""
         method = getattr(self.instances, f"{verb}_unary")
-        return method(request={"project": PROJECT, "zone": zone, "instance": name, **given})
+        return method(request={**self.where(name, zone), **given})
 
-    def do(self, verb: str, name: str = "vm", zone: str = ZONE, **given: Any) -> Any:
+    def do(self, verb: str, name: str | None = None, zone: str | None = None, **given: Any) -> Any:
         """The same, and wait until it is DONE without an error."""
         return self.done(self.call(verb, name, zone, **given), zone)
 
-    def get(self, name: str = "vm", zone: str = ZONE) -> Any:
-        return self.instances.get(project=PROJECT, zone=zone, instance=name)
+    def get(self, name: str | None = None, zone: str | None = None) -> Any:
+        return self.instances.get(**self.where(name, zone))
 
-    def status(self, name: str = "vm", zone: str = ZONE) -> str:
+    def status(self, name: str | None = None, zone: str | None = None) -> str:
         return str(self.get(name, zone).status)
 
-    def wait(self, operation: Any, zone: str = ZONE) -> Any:
-        return self.operations.wait(project=PROJECT, zone=zone, operation=operation.name)
+    def wait(self, operation: Any, zone: str | None = None) -> Any:
+        return self.operations.wait(project=self.project, zone=zone or self.zone, operation=operation.name)
 
-    def done(self, operation: Any, zone: str = ZONE) -> Any:
+    def done(self, operation: Any, zone: str | None = None) -> Any:
         ended = self.wait(operation, zone)
         assert ended.status == compute.Operation.Status.DONE
         assert not ended.error.errors, ended.error.errors
         return ended
 
-    def history(self, zone: str = ZONE) -> list[str]:
+    def history(self, zone: str | None = None) -> list[str]:
         """The types of the zone's operations, oldest first."""
-        rows = sorted(self.operations.list(project=PROJECT, zone=zone), key=lambda row: row.insert_time)
+        rows = sorted(
+            self.operations.list(project=self.project, zone=zone or self.zone), key=lambda row: row.insert_time
+        )
         return [row.operation_type.removeprefix("compute.instances.") for row in rows]
 
     # ------------------------------------------------------------------------------------------------------- inside
-    def metadata(self, name: str = "vm", zone: str = ZONE) -> dict[str, str]:
+    def metadata(self, name: str | None = None, zone: str | None = None) -> dict[str, str]:
         return {item.key: item.value for item in self.get(name, zone).metadata.items}
 
-    def host_keys(self, name: str = "vm", zone: str = ZONE) -> dict[str, str]:
-        request = {"project": PROJECT, "zone": zone, "instance": name, "query_path": "hostkeys/"}
-        found = self.instances.get_guest_attributes(request=request)
+    def host_keys(self, name: str | None = None, zone: str | None = None) -> dict[str, str]:
+        found = self.instances.get_guest_attributes(request={**self.where(name, zone), "query_path": "hostkeys/"})
         return {item.key: item.value for item in found.query_value.items}
 
-    def ssh_argv(self, *command: str, name: str = "vm", zone: str = ZONE) -> list[str]:
+    def ssh_argv(self, *command: str, name: str | None = None, zone: str | None = None) -> list[str]:
         """OpenSSH, with nothing trusted but the host keys that the instance published."""
         metadata = self.metadata(name, zone)
         port = metadata["fcctl-emulator-ssh-port"]
-        known = self.key.parent / f"known-{name}-{port}"
+        known = self.key.parent / f"known-{name or self.name}-{port}"
         known.write_text("".join(f"alias {kind} {blob}\n" for kind, blob in self.host_keys(name, zone).items()))
         options = {
             "UserKnownHostsFile": known, "GlobalKnownHostsFile": "/dev/null", "HostKeyAlias": "alias",
@@ -128,7 +135,7 @@ class Gce:
         user = metadata["fcctl-emulator-ssh-user"]
         return ["ssh", "-F", "none", *flags, "-i", str(self.key), "-p", port, f"{user}@127.0.0.1", *command]
 
-    def ssh(self, command: str, name: str = "vm", zone: str = ZONE) -> subprocess.CompletedProcess[str]:
+    def ssh(self, command: str, name: str | None = None, zone: str | None = None) -> subprocess.CompletedProcess[str]:
         argv = self.ssh_argv(command, name=name, zone=zone)
         return subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 

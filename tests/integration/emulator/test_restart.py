@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from orchestrator.emulator import processes
 from orchestrator.emulator.clock import EmulatedClock
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import Latency, Scenario
+from tests.integration.emulator.conftest import Gce
 from tests.support.command import run_fcctl, source_environment
 from tests.support.waiting import wait_for
 
@@ -83,23 +85,29 @@ def test_time_does_not_run_backwards(tmp_path: Path, start: Callable[..., Cloud]
     assert emulator.clock.now() >= before
 
 
+@contextmanager
+def process(key: Path, *arguments: str, **env: str) -> Iterator[tuple[int, Gce]]:
+    """The process id of an emulator and a client, whose machine runs; the process is killed."""
+    argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", *arguments, "--json"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**source_environment(), **env}) as child:
+        try:
+            assert child.stdout is not None
+            gce = Gce(json.loads(child.stdout.readline())["url"], key)
+            gce.create()
+            yield child.pid, gce
+        finally:
+            child.kill()
+
+
 @pytest.mark.full
-def test_a_killed_emulator_leaves_orphans_which_the_next_ends(tmp_path: Path, start: Callable[..., Cloud]) -> None:
-    argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", "--state", str(tmp_path), "--json"]
-    child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=source_environment())
-    try:
-        url = json.loads(child.stdout.readline())["url"]
-        emulator, gce = start()
-        remote = type(gce)(url, gce.key)
-        remote.create()
-        assert remote.ssh("tmux new -d -s job 'sleep 1000'").returncode == 0
+def test_a_killed_emulator_leaves_orphans_which_the_next_ends(
+    tmp_path: Path, key: Path, start: Callable[..., Cloud]
+) -> None:
+    with process(key, "--state", str(tmp_path)) as (pid, gce):
+        assert gce.ssh("tmux new -d -s job 'sleep 1000'").returncode == 0
         with pytest.raises(ConflictError, match="another emulator"):
             Emulator(tmp_path).start()
-    finally:
-        processes.send_all(_guardians(child.pid), signal.SIGKILL)  # as when the computer loses its power
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        processes.send_all(_guardians(pid), signal.SIGKILL)  # as when the computer loses its power
     state = json.loads((tmp_path / "state.json").read_text())
     volatile = Path(state["machines"][0]["volatile"])
     home = tmp_path / "disks" / state["disks"]["projects/proj/zones/us-central1-a/disks/vm"]["id"] / "home"
@@ -119,24 +127,13 @@ def _guardians(emulator: int) -> list[int]:
     return [pid for pid in family(ancestor=emulator) if ps(pid, "command").startswith("/bin/sh -c while")]
 
 
-def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, start: Callable[..., Cloud]) -> None:
-    argv = [sys.executable, "-m", "orchestrator.cli.entry", "emulator", "--json"]
-    environment = {**source_environment(), "TMPDIR": str(tmp_path)}
-    child = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment)
-    try:
-        url = json.loads(child.stdout.readline())["url"]
-        _, gce = start()
-        remote = type(gce)(url, gce.key)
-        remote.create()
-        volatile = Path(remote.ssh("tmux new -d -s job 'sleep 1000'; printf %s $TMUX_TMPDIR").stdout)
+def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, key: Path) -> None:
+    with process(key, TMPDIR=str(tmp_path)) as (pid, gce):
+        volatile = Path(gce.ssh("tmux new -d -s job 'sleep 1000'; printf %s $TMUX_TMPDIR").stdout)
         assert volatile.is_dir()
         assert list(tmp_path.glob("fcctl-emulator-*"))
         assert len(processes.of_boot(volatile)) >= 3, "sshd, tmux, sleep"
-        assert len(_guardians(child.pid)) == 1
-    finally:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        assert len(_guardians(pid)) == 1
     wait_for(lambda: not processes.of_boot(volatile) and not volatile.exists())
     wait_for(lambda: not list(tmp_path.glob("fcctl-emulator-*")))
 

@@ -38,7 +38,6 @@ from tests.support.waiting import wait_for
 pytest.importorskip("google.cloud.compute_v1")
 
 PATH = f"projects/{PROJECT}/zones/{ZONES[0]}/instances/{INSTANCE}"
-WHERE: dict[str, Any] = {"project": PROJECT, "zone": ZONES[0], "instance": INSTANCE}
 
 
 @pytest.fixture
@@ -68,48 +67,29 @@ def gone(pid: int) -> bool:
 
 
 def client(sandbox: Sandbox, key: Path) -> Gce:
-    return Gce(sandbox.url(), key)
+    return Gce(sandbox.url(), key, PROJECT, ZONES[0], INSTANCE)
 
 
-def do(gce: Gce, verb: str, **given: Any) -> None:
-    operation = getattr(gce.instances, f"{verb}_unary")(request={**WHERE, **given})
-    ended = gce.operations.wait(project=PROJECT, zone=ZONES[0], operation=operation.name)
-    assert not ended.error.errors, ended.error.errors
-
-
-def wake(gce: Gce, key: Path) -> Any:
+def wake(gce: Gce) -> Any:
     """What a newcomer's first wake is: a key for the machine that was there, then start."""
-    before = gce.instances.get(**WHERE)
-    items = [{"key": "ssh-keys", "value": f"{login_name()}:{Path(f'{key}.pub').read_text().strip()}"}]
+    before = gce.get()
+    items = [{"key": "ssh-keys", "value": f"{login_name()}:{Path(f'{gce.key}.pub').read_text().strip()}"}]
     items += [{"key": item.key, "value": item.value} for item in before.metadata.items if item.key != "ssh-keys"]
-    do(gce, "set_metadata", metadata_resource={"fingerprint": before.metadata.fingerprint, "items": items})
-    do(gce, "start")
-    return gce.instances.get(**WHERE)
+    gce.do("set_metadata", metadata_resource={"fingerprint": before.metadata.fingerprint, "items": items})
+    gce.do("start")
+    return gce.get()
 
 
-def say(gce: Gce, key: Path, command: str) -> str:
-    """Over ssh, with the host keys that the machine published at its first boot, long ago."""
-    metadata: dict[str, str] = {}
-
-    def booted() -> bool:
-        metadata.update({item.key: item.value for item in gce.instances.get(**WHERE).metadata.items})
-        return "fcctl-emulator-ssh-port" in metadata
-
-    wait_for(booted)
-    found = gce.instances.get_guest_attributes(request={**WHERE, "query_path": "hostkeys/"})
-    known = key.parent / "sandbox-known"
-    known.write_text("".join(f"sandbox {item.key} {item.value}\n" for item in found.query_value.items))
-    argv = ["ssh", "-F", "none", "-o", f"UserKnownHostsFile={known}", "-o", "GlobalKnownHostsFile=/dev/null"]
-    argv += ["-o", "HostKeyAlias=sandbox", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "-i", str(key)]
-    argv += ["-p", metadata["fcctl-emulator-ssh-port"], f"{metadata['fcctl-emulator-ssh-user']}@127.0.0.1", command]
-
+def say(gce: Gce, command: str) -> str:
+    """Over ssh as soon as it answers, with the host keys that the machine published at its first boot, long ago."""
     said: list[str] = []
 
     def answers() -> bool:
-        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        done = gce.ssh(command)
         said.append(done.stdout.strip())
         return done.returncode == 0
 
+    wait_for(lambda: "fcctl-emulator-ssh-port" in gce.metadata())
     wait_for(answers)
     return said[-1]
 
@@ -119,18 +99,18 @@ def test_a_stopped_l4_machine_waits_to_be_woken(sandbox: Sandbox, key: Path) -> 
     assert (target.kind, target.api_endpoint, target.release, target.keep_minutes) == ("gcp", sandbox.url(), "keep", 3)
     assert (target.project, target.instance, target.zones) == (PROJECT, INSTANCE, list(ZONES))
     gce = client(sandbox, key)
-    machine = gce.instances.get(**WHERE)
+    machine = gce.get()
     assert machine.status == "TERMINATED"
     assert machine.machine_type.endswith("/g2-standard-4")
     assert machine.guest_accelerators[0].accelerator_type.endswith("/nvidia-l4")
     assert not machine.labels, "fcctl did not make it"
-    wake(gce, key)
-    python = say(gce, key, "command -v python3")
+    wake(gce)
+    python = say(gce, "command -v python3")
     assert python == str(Path(sys.executable).parent / "python3"), "the image brings a Python with what the jobs need"
-    first = say(gce, key, "echo $FCCTL_EMULATOR_BOOT_ID")
-    do(gce, "stop")
-    do(gce, "start")
-    assert say(gce, key, "echo $FCCTL_EMULATOR_BOOT_ID") not in ("", first)
+    first = say(gce, "echo $FCCTL_EMULATOR_BOOT_ID")
+    gce.do("stop")
+    gce.do("start")
+    assert say(gce, "echo $FCCTL_EMULATOR_BOOT_ID") not in ("", first)
 
 
 def test_only_its_user_can_read_where_it_is(sandbox: Sandbox) -> None:
@@ -158,8 +138,8 @@ def test_it_outlives_the_command_and_the_next_finds_it(sandbox: Sandbox) -> None
 @pytest.mark.full
 def test_stopped_it_leaves_no_process_and_its_machine_off(sandbox: Sandbox, key: Path) -> None:
     gce = client(sandbox, key)
-    wake(gce, key)
-    say(gce, key, "nohup sleep 600 > /dev/null 2>&1 &")
+    wake(gce)
+    say(gce, "nohup sleep 600 > /dev/null 2>&1 &")
     assert sandbox.stop()
     assert processes_about(sandbox.folder) == []
     assert not sandbox.stop(), "there is none"
@@ -170,16 +150,16 @@ def test_stopped_it_leaves_no_process_and_its_machine_off(sandbox: Sandbox, key:
 @pytest.mark.full
 def test_killed_it_is_replaced_and_its_machine_has_power_again(sandbox: Sandbox, key: Path) -> None:
     gce = client(sandbox, key)
-    identifier = wake(gce, key).id
-    say(gce, key, "echo kept > file; nohup sleep 600 > /dev/null 2>&1 &")
+    identifier = wake(gce).id
+    say(gce, "echo kept > file; nohup sleep 600 > /dev/null 2>&1 &")
     before = pid_of(sandbox)
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: gone(before))
     assert sandbox.running() is None
     gce = client(sandbox, key)
-    machine = gce.instances.get(**WHERE)
+    machine = gce.get()
     assert (machine.id, machine.status) == (identifier, "RUNNING")
-    assert say(gce, key, "cat file") == "kept"
+    assert say(gce, "cat file") == "kept"
     assert not [row for row in processes_about(sandbox.folder) if "sleep 600" in row], "what ran before is gone"
 
 
@@ -198,12 +178,12 @@ def test_one_of_other_code_is_replaced_unless_something_runs_on_it(
     sandbox: Sandbox, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gce = client(sandbox, key)
-    wake(gce, key)
+    wake(gce)
     before = pid_of(sandbox)
     monkeypatch.setattr(module, "_identity", lambda: "an upgrade")
     sandbox.url()
     assert pid_of(sandbox) == before, "a run may be going on there"
-    do(gce, "stop")
+    gce.do("stop")
     sandbox.url()
     assert pid_of(sandbox) != before
     sandbox.url()
@@ -222,21 +202,21 @@ def test_a_change_in_any_folder_of_the_emulator_is_other_code(tmp_path: Path, mo
 
 @pytest.mark.full
 def test_it_ends_when_nobody_has_needed_it_for_a_while(sandbox: Sandbox, key: Path) -> None:
-    wake(client(sandbox, key), key)
+    wake(client(sandbox, key))
     os.kill(pid_of(sandbox), signal.SIGKILL)
     wait_for(lambda: not sandbox._locked())
     gce = client(Sandbox(idle_s=2), key)  # its machine is on from the start, however long a busy computer takes
     pid = pid_of(sandbox)
     time.sleep(4)
     assert not gone(pid), "an instance runs"
-    gce.instances.stop_unary(request=WHERE)
+    gce.call("stop")
     wait_for(lambda: gone(pid))
     assert processes_about(sandbox.folder) == []
     assert not (sandbox.folder / "daemon.json").exists()
 
 
 def test_it_ends_when_its_folder_is_deleted(sandbox: Sandbox, key: Path) -> None:
-    wake(client(sandbox, key), key)
+    wake(client(sandbox, key))
     pid = pid_of(sandbox)
     subprocess.run(["rm", "-rf", str(sandbox.folder)], check=False)
     wait_for(lambda: gone(pid))

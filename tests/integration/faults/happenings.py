@@ -11,50 +11,31 @@ from tests.support.virtual_cloud import INSTANCE, delete_by_hand, machines, star
 from tests.support.waiting import wait_for
 
 
-def preempted(cloud: Emulator) -> None:
-    cloud.preempt(INSTANCE)
-
-
-def waking_preempted(cloud: Emulator) -> None:
-    cloud.preempt(INSTANCE)
-
-
-def host_error(cloud: Emulator) -> None:
-    cloud.host_error(INSTANCE)
-
-
-def stopped(cloud: Emulator) -> None:
-    stop_by_hand(cloud)
-
-
 def restarted(cloud: Emulator) -> None:
     stop_by_hand(cloud)
     start_by_hand(cloud)
 
 
-def deleted(cloud: Emulator) -> None:
-    delete_by_hand(cloud)
-
-
-def shut_down(cloud: Emulator) -> None:
-    cloud.control.happen(INSTANCE, "guestTerminate")
-
-
-def fence(cloud: Emulator) -> None:
-    cloud.control.happen(INSTANCE, "deferredStop")
-
-
-def api_down(cloud: Emulator) -> None:
-    cloud.faults.add(action="*", nth="1+", do={"http": 503})
+#: As the rows of the fault table name them.
+HAPPENINGS: dict[str, Callable[[Emulator], object]] = {
+    "preempted": lambda cloud: cloud.preempt(INSTANCE),
+    "waking_preempted": lambda cloud: cloud.preempt(INSTANCE),
+    "host_error": lambda cloud: cloud.host_error(INSTANCE),
+    "stopped": stop_by_hand,
+    "restarted": restarted,
+    "deleted": delete_by_hand,
+    "shut_down": lambda cloud: cloud.control.happen(INSTANCE, "guestTerminate"),
+    "fence": lambda cloud: cloud.control.happen(INSTANCE, "deferredStop"),
+    "api_down": lambda cloud: cloud.faults.add(action="*", nth="1+", do={"http": 503}),
+}
 
 
 def soon(cloud: Emulator, name: str) -> threading.Thread:
     """Let it happen as soon as the step has left its mark in the machine's home; or, by its name, while it wakes."""
-    happen: Callable[[Emulator], None] = globals()[name]
 
     def watch() -> None:
         wait_for(lambda: _runs(cloud) if name.startswith("waking_") else _at_work(cloud))
-        happen(cloud)
+        HAPPENINGS[name](cloud)
         with contextlib.suppress(LookupError, OSError):  # the machine, and its disk, may be gone now
             (cloud.home(INSTANCE) / "happened").touch()
 

@@ -2,10 +2,26 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flashcore import separate
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a module's tests build is theirs alone, and there until the last of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For a test that counts builds."""
+    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

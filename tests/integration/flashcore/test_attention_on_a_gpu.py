@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -210,11 +210,8 @@ def test_other_streams_threads_and_graphs() -> None:
                 stream.synchronize()
                 wrong.extend([number] if not torch.equal(out, right[number]) else [])
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(cases))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(cases)) as pool:
+        list(pool.map(work, range(len(cases))))
     assert wrong == []
     q, k, v = (x.clone() for x in cases[0])
     graph = torch.cuda.CUDAGraph()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcore import apart, launch, readers, registry, tilings, toolchain
+from flashcore import apart, launch, peaks, readers, registry, tilings, toolchain
 from flashcore import build as building
 from flashcore import library as library_module
 from flashcore.build import build
@@ -39,8 +39,7 @@ FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args) 
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Variant:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+def small(tmp_path: Path, own_cache: Path) -> Variant:
     (tmp_path / "small.cpp").write_text(SMALL)
     (tmp_path / "answer.h").write_text("#define ANSWER 7\n")
     size = Parameter("WRONG_SIZE", (0, 8), 0, "")
@@ -48,10 +47,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Variant:
 
 
 @pytest.fixture(scope="module")
-def cpu(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return launch.Kernel(build(CPU))
+def cpu(builds: None) -> launch.Kernel:
+    return launch.Kernel(build(CPU))
 
 
 def tensors(*shape: int) -> list[torch.Tensor]:
@@ -76,14 +73,9 @@ def test_an_unchanged_variant_is_cached_and_any_change_builds_anew(small: Varian
 
 
 def test_two_builds_at_once_both_succeed(small: Variant) -> None:
-    found: list[building.Built] = []
-    threads = [threading.Thread(target=lambda: found.append(build(small))) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(build, [small] * 4))
     assert len({b.library for b in found}) == 1
-    assert len(found) == 4
     assert [p.name for p in building.cache_folder().iterdir()] == [found[0].library.parent.name]
 
 
@@ -127,10 +119,7 @@ CUDA = [(v.name, {}) for v in registry.VARIANTS.values() if v.device == "cuda" a
     ("name", "settings"),
     sampled([*CUDA, ("stage5", {"NUM_PRODUCER_WARPS": 2})], keep=[("baseline", {})]),
 )
-def test_cuda_variants_fit_an_l4_without_spills(
-    name: str, settings: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+def test_cuda_variants_fit_an_l4_without_spills(name: str, settings: dict[str, int], own_cache: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     built = build(registry.VARIANTS[name], settings, archs="89")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -160,9 +149,8 @@ def test_cuda_variants_fit_an_l4_without_spills(
     ids=["beta", "exp10l"],
 )
 def test_a_source_that_needs_what_is_left_out_builds_with_all_of_the_headers(
-    needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    needs: str, tmp_path: Path, own_cache: Path
 ) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     source = tmp_path / "rich.cu"
     source.write_text(f"#include <cmath>\n{needs}\n")
     rich = Variant("rich", "cuda", source, "")
@@ -236,19 +224,13 @@ GROUPED_TILING = {"TILE_M": 32, "TILE_N": 32, "WARPS_KV": 4, "STAGES": 2, "PIPEL
 OTHER_TILING = {"TILE_M": 32, "TILE_N": 16, "STAGES": 2, "BFLOAT16": 1, "SWIZZLE": 0}
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """For tests that do not mind that the host's part of a tiling is there already."""
-    return str(tmp_path_factory.mktemp("shared"))
-
-
 a_tiling = pytest.mark.group("a tiling of the flagship")
 
 
 @pytest.mark.full
 @needs_nvcc
 def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
     run = toolchain.run
@@ -259,7 +241,6 @@ def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
         return run(argv)
 
     monkeypatch.setattr(toolchain, "run", counting)
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     for settings, expected in (
         (SMALL_TILING, [HOSTS, OWN]),
         (OTHER_TILING, [OWN]),
@@ -279,7 +260,7 @@ def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
         assert library.flashcore_args_bytes() == ctypes.sizeof(library_module.Args)
         again = build(FLAGSHIP, settings, archs="89")
         assert (again.cached, again.code) == (True, built.code)
-        (kept,) = tmp_path.glob("*.so")
+        (kept,) = own_cache.glob("*.so")
         if settings == OTHER_TILING:
             kept.unlink()
 
@@ -289,9 +270,8 @@ def test_of_a_tiling_only_the_kernel_is_compiled_and_the_hosts_part_once(
 @a_tiling
 @pytest.mark.parametrize(("tiling", "arch"), [(OTHER_TILING, "89"), (GROUPED_TILING, "90a")], ids=["sm_89", "sm_90a"])
 def test_a_kernel_is_the_same_to_the_byte_as_in_a_library_of_its_own(
-    tiling: dict[str, int], arch: str, tmp_path: Path, shared_cache: str, monkeypatch: pytest.MonkeyPatch
+    tiling: dict[str, int], arch: str, tmp_path: Path, builds: None
 ) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", shared_cache)
     built = build(FLAGSHIP, tiling, archs=arch)
     assert built.code is not None
     device_code(FLAGSHIP, tiling, tmp_path, arch)  # of the source as a whole, with all of CUDA's headers
@@ -313,10 +293,9 @@ def machine_code(file: Path) -> bytes:
 @pytest.mark.full
 @needs_nvcc
 @a_tiling
-def test_a_kernel_that_cannot_be_loaded_says_why(shared_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_cannot_be_loaded_says_why(builds: None, monkeypatch: pytest.MonkeyPatch) -> None:
     if toolchain.gpu() is not None:  # asked here: a driver that was asked before the workers were forked ends them
         pytest.skip("unavailable: there is a driver, which loads it")
-    monkeypatch.setenv("FLASHCORE_CACHE", shared_cache)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     built = build(FLAGSHIP, SMALL_TILING, archs="89")
     with pytest.raises(Unavailable) as raised:
@@ -329,8 +308,7 @@ def test_a_kernel_that_cannot_be_loaded_says_why(shared_cache: str, monkeypatch:
 
 @pytest.mark.full
 @needs_nvcc
-def test_code_for_several_architectures_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+def test_code_for_several_architectures_is_one_file(own_cache: Path) -> None:
     built = build(FLAGSHIP, SMALL_TILING, archs="89,90")
     assert built.code is not None
     assert built.code.file.name == "kernel.fatbin"
@@ -341,8 +319,7 @@ def test_code_for_several_architectures_is_one_file(tmp_path: Path, monkeypatch:
 
 @pytest.mark.full
 @needs_nvcc
-def test_a_tiling_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
+def test_a_tiling_that_does_not_compile_says_why(tmp_path: Path, own_cache: Path) -> None:
     shutil.copytree(registry.CSRC, tmp_path / "csrc")
     source = tmp_path / "csrc/flagship.cu"
     instance = "\ntemplate __global__"
@@ -356,9 +333,8 @@ def test_a_tiling_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: py
 @pytest.mark.full
 @needs_nvcc
 def test_a_kernel_that_needs_more_of_cuda_than_is_declared_builds_with_its_headers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_cache: Path
 ) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     shutil.copytree(registry.CSRC, tmp_path / "csrc")
     rows = tmp_path / "csrc/flagship_rows.cuh"
     used = "#if defined(__CUDA_ARCH__)\n__device__ double more(double x) { return erfcx(x); }\n#endif\n"
@@ -371,7 +347,7 @@ def test_a_kernel_that_needs_more_of_cuda_than_is_declared_builds_with_its_heade
 @pytest.mark.full
 @needs_nvcc
 def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
     run, is_compiled = toolchain.run, threading.Event()
@@ -387,7 +363,6 @@ def test_of_builds_that_begin_at_once_one_compiles_what_they_share(
         return done
 
     monkeypatch.setattr(toolchain, "run", slowly)
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
     with ThreadPoolExecutor(len(TILINGS)) as pool:
         built = list(pool.map(lambda tiling: build(FLAGSHIP, tiling, archs="89"), TILINGS))
     assert sorted(started) == sorted([HOSTS, *[OWN] * len(TILINGS)])
@@ -433,12 +408,7 @@ def test_a_library_of_all_tilings_is_not_taken_for_one_of_one() -> None:
 
 @pytest.mark.full
 @needs_nvcc
-def test_the_ceilings_code_compiles_for_every_chip_it_is_meant_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flashcore import peaks
-
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+def test_the_ceilings_code_compiles_for_every_chip_it_is_meant_for(builds: None) -> None:
     built = build(peaks.SOURCE, archs="80,89,90")
     assert {k["arch"] for k in built.document["kernels"]} == {"sm_80", "sm_89", "sm_90"}
     assert {(k["stack_bytes"], k["spill_store_bytes"]) for k in built.document["kernels"]} == {(0, 0)}
@@ -494,17 +464,9 @@ def test_many_threads_may_call_at_once(cpu: launch.Kernel, monkeypatch: pytest.M
     cpu = launch.Kernel(cpu.built)
     cases = [tensors(1, 4, 40 + n, 64) for n in range(8)]
     right = [cpu(*c) for c in cases]
-    wrong: list[int] = []
-
-    def work(n: int) -> None:
-        wrong.extend(n for _ in range(30) if not torch.equal(cpu(*cases[n]), right[n]))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == []
+    with ThreadPoolExecutor(8) as pool:
+        is_right = pool.map(lambda n: all(torch.equal(cpu(*cases[n]), right[n]) for _ in range(30)), range(8))
+    assert list(is_right) == [True] * 8
 
 
 def refusals() -> dict[str, tuple[list[torch.Tensor], dict[str, object], str]]:

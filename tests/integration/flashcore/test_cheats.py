@@ -35,11 +35,8 @@ ALWAYS = ("hash_rows", "python_clock", "inputs_made_easy")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    variant = Variant(name="cheats", device="cpu", source=Path(__file__).with_name("cheats.cpp"), summary="")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return build(variant)
+def built(builds: None) -> Built:
+    return build(Variant("cheats", "cpu", Path(__file__).with_name("cheats.cpp"), ""))
 
 
 @pytest.fixture

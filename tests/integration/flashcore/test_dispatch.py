@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,11 @@ pytestmark = pytest.mark.skipif(bool(missing), reason=f"calls cannot be made in 
 
 
 @pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> launch.Kernel:
-    folder = tmp_path_factory.mktemp("echo")
-    (folder / "echo.cpp").write_text(ECHO)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
-        takes: dict[str, Any] = {"grouped_heads": True, "lower_right": (64,), "masks": (64,), "alignment": 4}
-        return launch.Kernel(build(Variant("echo", "cpu", folder / "echo.cpp", "", **takes)))
+def echo(tmp_path_factory: pytest.TempPathFactory, builds: None) -> launch.Kernel:
+    source = tmp_path_factory.mktemp("echo") / "echo.cpp"
+    source.write_text(ECHO)
+    takes: dict[str, Any] = {"grouped_heads": True, "lower_right": (64,), "masks": (64,), "alignment": 4}
+    return launch.Kernel(build(Variant("echo", "cpu", source, "", **takes)))
 
 
 def tensors(*shape: int, keys: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -80,7 +79,9 @@ def test_a_layout_met_before_is_called_in_c(echo: launch.Kernel, monkeypatch: py
     assert out.stride() == torch.empty_like(q).stride()
 
 
-def test_memory_that_a_kernel_needs_is_there_and_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_a_kernel_needs_is_there_and_freed(
+    tmp_path: Path, builds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its size is asked for once a layout, in the call that goes through Python; that one has it, too."""
     needy = ECHO.replace(
         "if (a->scale == 7.f)",
@@ -89,7 +90,6 @@ def test_memory_that_a_kernel_needs_is_there_and_freed(tmp_path: Path, monkeypat
         "if (!own != !a->S_kv) return 701; if (a->scale == 7.f)",
     )
     size = "FLASHCORE_API size_t flashcore_workspace_bytes(const flashcore_args *a) { return 1000 * a->S_kv; }"
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "needy.cpp").write_text(needy + size)
     kernel = launch.Kernel(build(Variant("needy", "cpu", tmp_path / "needy.cpp", "", alignment=4)))
     seen = slow_calls(kernel, monkeypatch)
@@ -247,26 +247,20 @@ def test_more_layouts_than_there_is_room_for(echo: launch.Kernel) -> None:
 
 
 def test_threads_do_not_mix_up_their_calls(echo: launch.Kernel) -> None:
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
+    def wrong(number: int) -> list[int]:
         q, k, v = tensors(1, 2, 5 + number, 64)
         right = [float(x.flatten()[0]) for x in (q, k, v)]
-        for step in range(400):
-            if heard(echo(q, k, v, scale=float(number + 1 + step % 3) / 16))[:3] != right:
-                wrong.append(number)
+        scales = [float(number + 1 + step % 3) / 16 for step in range(400)]
+        return [number for scale in scales if heard(echo(q, k, v, scale=scale))[:3] != right]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(6) as pool:
+            found = list(pool.map(wrong, range(6)))
     finally:
         sys.setswitchinterval(interval)
-    assert wrong == []
+    assert found == [[]] * 6
 
 
 def test_nothing_is_kept_alive_and_nothing_leaks(echo: launch.Kernel) -> None:
@@ -299,28 +293,26 @@ def test_without_a_compiler_calls_go_through_python(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("without", ["compiler", "headers", "torch"])
-def test_why_it_cannot_be_had_is_said(without: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+def test_why_it_cannot_be_had_is_said(without: str, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     said = {"compiler": "did not compile", "headers": "python3-dev", "torch": "__dlpack_c_exchange_api__"}[without]
     if without == "compiler":
         monkeypatch.setattr(dispatch, "FLAGS", ("--no-such-flag",))
     elif without == "headers":
-        monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
+        monkeypatch.setattr("sysconfig.get_path", lambda _name: "/nowhere")
     else:
         monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
     module, reason = dispatch.load.__wrapped__()
     assert module is None
     assert said in reason
-    assert [p.name for p in tmp_path.iterdir()] == []
+    assert [*own_cache.glob("*")] == []
 
 
-def test_the_extension_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path))
+def test_the_extension_is_compiled_once(own_cache: Path) -> None:
     first = dispatch._compiled()
     stamp = first.stat().st_mtime_ns
     assert dispatch._compiled() == first
     assert first.stat().st_mtime_ns == stamp
-    assert [p.name for p in tmp_path.iterdir()] == [first.parent.name]
+    assert [p.name for p in own_cache.iterdir()] == [first.parent.name]
 
 
 def test_a_tensor_on_another_device_than_the_current_one_goes_through_python(echo: launch.Kernel) -> None:

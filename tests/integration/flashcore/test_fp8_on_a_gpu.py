@@ -16,11 +16,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 @pytest.fixture(scope="module", params=[("fp8", 64), ("int8", 64), ("int8", 128)], ids=str)
-def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def kernel(request: pytest.FixtureRequest, builds: None) -> Any:
     name, D = request.param
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield Kernel(build(registry.VARIANTS[name])), D
+    return Kernel(build(registry.VARIANTS[name])), D
 
 
 def draw(S: int, D: int, kind: str) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ Every variant with every configuration of its table, on a GPU where there is one
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -114,24 +114,22 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(kernels: list[Any])
     q, k, v = (draw(kernel, 1, 2, 70, 64, seed=n) for n in range(3))
     alignment = kernel.variant.alignment
     buffer = draw(kernel, 1, 2, 70, 65)
-    refused = {
-        "last dimension": (q.transpose(2, 3).contiguous().transpose(2, 3), k, v),
-        "empty": (q[:, :, :0], k, v),
-        "no attention": (q, k[:, :, :0], v[:, :, :0]),
-        "float32": (q.float(), k.float(), v.float()),
-        "dimensions": (q[0], k[0], v[0]),
-        "head dimension": (q[..., :32].contiguous(), k[..., :32].contiguous(), v[..., :32].contiguous()),
-        "fit together": (q, k, v[:, :, :-1]),
-    }
-    if alignment > 2:
-        refused["start at"] = (buffer.view(-1)[1 : 1 + q.numel()].view(q.shape), k, v)
-        refused["rows do not start"] = (buffer[..., :64], k, v)
-    for said, tensors in refused.items():
-        with pytest.raises(Unsupported) as raised:
-            kernel(*tensors)
-        assert str(raised.value), said
     other = "cpu" if kernel.variant.device == "cuda" else "meta"
-    for tensors in ((q.to(other), k, v), (q, k.to(other), v)):
+    refused = [
+        (q.transpose(2, 3).contiguous().transpose(2, 3), k, v),
+        (q[:, :, :0], k, v),
+        (q, k[:, :, :0], v[:, :, :0]),
+        (q.float(), k.float(), v.float()),
+        (q[0], k[0], v[0]),
+        (q[..., :32].contiguous(), k[..., :32].contiguous(), v[..., :32].contiguous()),
+        (q, k, v[:, :, :-1]),
+        (q.to(other), k, v),
+        (q, k.to(other), v),
+    ]
+    if alignment > 2:
+        refused.append((buffer.view(-1)[1 : 1 + q.numel()].view(q.shape), k, v))
+        refused.append((buffer[..., :64], k, v))
+    for tensors in refused:  # in which words: test_build_and_launch.py
         with pytest.raises(Unsupported):
             kernel(*tensors)
     with pytest.raises(Unsupported):
@@ -157,9 +155,6 @@ def test_threads_on_streams_of_their_own(kernels: list[Any]) -> None:
 
         if kernel.variant.device == "cuda":
             torch.cuda.synchronize()
-        threads = [threading.Thread(target=work, args=(n,)) for n in wanted]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            list(pool.map(work, wanted))
         assert not faults

@@ -22,7 +22,11 @@ from flashcore.launch import DTYPES, Kernel
 from flashcore.reference import expected
 from tests.support.flagship_tilings import BEHIND, SKIPPING
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.usefixtures("builds"),
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 CUDA = [v.name for v in registry.VARIANTS.values() if v.device == "cuda"]
@@ -30,13 +34,6 @@ BASELINE = registry.VARIANTS["baseline"]
 #: Long enough for work left behind to show.
 LONG = {"long": shapes.Shape(1, 8, 1024, 64)}
 HONEST, OTHER_STREAM, NOT_JOINED, REMEMBERS, PARTIAL, EVERY_SECOND = range(6)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +48,12 @@ def judged(kernel: Kernel) -> separate.Kernel:
 
 
 @pytest.fixture(scope="module")
-def ceilings(cache: None) -> dict[str, Any]:
+def ceilings(builds: None) -> dict[str, Any]:
     return peaks.run()
 
 
 @pytest.fixture(scope="module")
-def cheater(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Kernel]:
+def cheater(builds: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Kernel]:
     def build_one(number: int) -> Kernel:
         text = BASELINE.source.read_text().replace("FLASHCORE_API int flashcore_forward", "static int real_forward")
         source = tmp_path_factory.mktemp("cheat") / f"cheat{number}.cu"

@@ -25,10 +25,8 @@ SAMPLED = 300  # rows
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield Kernel(build(FLAGSHIP))
+def kernel(builds: None) -> Iterator[Kernel]:
+    yield Kernel(build(FLAGSHIP))
     separate.end()
 
 

@@ -36,11 +36,8 @@ BUGS = {
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
-    variant = Variant(name="wrong", device="cpu", source=Path(__file__).with_name("wrong.cpp"), summary="")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return Kernel(build(variant))
+def kernel(builds: None) -> Kernel:
+    return Kernel(build(Variant("wrong", "cpu", Path(__file__).with_name("wrong.cpp"), "")))
 
 
 @pytest.fixture(autouse=True)

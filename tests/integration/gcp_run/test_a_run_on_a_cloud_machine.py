@@ -129,33 +129,3 @@ def test_kept_for_the_next_run_which_asks_no_cloud(shared_cloud: Emulator, works
     timers = workspace.machines()["us-west1-c"].timers
     assert len(timers) == 1, "it stops itself"
     assert 0 < next(iter(timers.values())) - shared_cloud.clock.now() <= 601
-
-
-def test_cancelled_and_stopped(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("slow", SLOW)
-    workspace.fcctl("run", "slow", "--on", "l4", "-d")
-    assert workspace.statuses() == {"us-west1-c": "RUNNING"}
-    workspace.fcctl("cancel", "--all", "--grace", "0")
-    assert workspace.only_run()["status"] == "cancelled"
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
-
-
-def test_a_machine_that_cannot_be_stopped_is_tried_again(shared_cloud: Emulator, workspace_on: Make) -> None:
-    workspace = workspace_on(shared_cloud)
-    workspace.job("hello", HELLO)
-    shared_cloud.faults.add(
-        action="instances.stop", path=f"*{workspace.instance}*",
-        do={"http": {"status": 403, "reason": "forbidden", "message": "Required 'compute.instances.stop' permission"}},
-    )  # fmt: skip
-    done = workspace.fcctl("run", "hello", "--on", "l4", check=6)
-    assert "could not be stopped" in done.stderr
-    assert workspace.only_run()["status"] == "passed", "the results are here all the same"
-    assert workspace.statuses() == {"us-west1-c": "RUNNING"}
-    assert len(workspace.machines()["us-west1-c"].timers) == 1
-    assert "may still be on" in workspace.fcctl("ps").stderr, "and it is not tried again so soon"
-    assert "could not stop the machine" in workspace.fcctl("pull-results", check=6).stderr
-    shared_cloud.faults.clear()
-    assert "is now off" in workspace.fcctl("pull-results").stderr
-    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
-    assert workspace.fcctl("ps").stderr == ""

@@ -1,4 +1,5 @@
-"""This computer's disk is full while a machine is on: it is stopped all the same, and its disk keeps the results.
+"""Results that have no room here: on a full disk, and beyond what a run may bring home. The machine is stopped all the
+same, and its disk keeps them.
 
 With small disks of the test's own, where it may mount them; and with the kernel's limit on files.
 """
@@ -122,3 +123,50 @@ def test_nobody_follows_it(workspace: CloudWorkspace, tmp_path: Path, hook: Hook
     assert "waiting" in workspace.changed("full", 0, "ps").stdout
     assert told(hook) == [("failed", "passed")], "by the one that stopped the machine"
     assert fetched(workspace)["run_id"] == run_id
+
+
+@pytest.mark.parametrize("ruin", ["fill", "protect", "broken"])
+def test_a_session_s_machine_is_stopped_all_the_same(ruin: str, workspace: CloudWorkspace, results: SmallDisk) -> None:
+    workspace.fcctl("session", "start", "--on", "l4", "--budget", "1")
+    assert workspace.statuses() == ON
+    if ruin in ("fill", "protect"):
+        getattr(results, ruin)()
+        done = workspace.fcctl("session", "stop", check=1)
+    else:
+        done = workspace.changed("broken", str(results.root), "session", "stop")
+    assert (done.returncode, workspace.statuses()) == (1, OFF), done.stderr
+    labels = [line.split(":")[0] for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    assert labels == ["release", "error", "cause", "hint"], done.stderr
+
+
+TWO_FILES = """
+steps:
+  - id: write
+    timeout: 60
+    run: |
+      head -c 2000000 /dev/zero > "$FCCTL_OUT/big"
+      head -c 400000 /dev/zero > "$FCCTL_OUT/small"
+"""
+
+
+@pytest.mark.parametrize("release", sampled(["stop", "delete"], keep=("stop",)))
+def test_the_rest_comes_home_and_the_machine_goes_off(release: str, shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud, release=release)
+    workspace.job("work", TWO_FILES)
+    done = workspace.changed("most", 1_000_000, "run", "work", "--on", "l4")
+    assert done.returncode == 0, done.stderr
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}, "never deleted: its disk has the only copy"
+    assert workspace.active() == []
+    record = workspace.only_run()
+    assert (record["status"], record["omitted"]) == (
+        "passed", [{"path": "steps/write/out/big", "reason": "too_large"}],
+    )  # fmt: skip
+    assert sorted(path.name for path in (workspace.only_folder() / "steps/write/out").iterdir()) == ["small"]
+    assert "too large  steps/write/out/big" in " ".join(
+        done.stdout.split("Not collected from the host")[1].splitlines()
+    )
+    said = (
+        f"{workspace.instance} instead of deleting it: steps/write/out/big is only on its disk, because it is too"
+        f" large to fetch"
+    )
+    assert (said in done.stderr) is (release == "delete")

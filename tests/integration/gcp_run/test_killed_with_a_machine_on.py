@@ -13,40 +13,18 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.counted_run import JOB, check_whole, pick_up
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
 
 Make = Callable[..., CloudWorkspace]
-JOB = """
-steps:
-  - {id: one, timeout: 60, run: 'echo one >> "$COUNT"'}
-  - id: two
-    timeout: 60
-    run: |
-      echo two >> "$COUNT"
-      echo '{"kind": "metrics", "schema_version": 1, "metrics": {"answer": 42}}' > "$FCCTL_OUT/m.json"
-    gates: [metrics.metrics.answer == 42]
-env: {COUNT: unset}
-"""
 
 
-def pick_up(workspace: CloudWorkspace) -> None:
-    """``fcctl ps`` until no run is active; what a user would see over the next seconds."""
-    wait_for(lambda: not workspace.active() or not workspace.fcctl("ps"))
-
-
-def check_whole(workspace: CloudWorkspace, count: Path) -> None:
-    ran = count.read_text().split() if count.exists() else []
-    record = workspace.only_run()
-    if record["status"] == "passed":
-        assert ran == ["one", "two"]
-        assert (workspace.only_folder() / "steps/two/out/m.json").is_file()
-    else:
-        assert record["status"] == "error"
-        assert ran == []
+def check_whole_and_off(workspace: CloudWorkspace, count: Path) -> None:
+    check_whole(workspace, count)
     assert set(workspace.statuses().values()) <= {"TERMINATED"}, "nothing is left running"
     assert len(workspace.machines()) <= 1
-    assert record["cost"]["usd"] <= 0.5, "within the plan"
+    assert workspace.only_run()["cost"]["usd"] <= 0.5, "within the plan"
 
 
 #: Of begun, acquire, create, acquired, arm, armed, sync, submit, submitted, ended, collected, release, stop, released,
@@ -63,7 +41,7 @@ def test_killed_at_a_line(when: str, line: int, shared_cloud: Emulator, workspac
     code = workspace.killed(when, line, "run", "count", "--on", "l4", "--set", f"COUNT={count}")
     assert code == -signal.SIGKILL
     pick_up(workspace)
-    check_whole(workspace, count)
+    check_whole_and_off(workspace, count)
 
 
 @pytest.mark.parametrize("line", sampled([1, 2, 3, 5], keep=[3]))
@@ -84,7 +62,7 @@ def test_killed_while_it_wakes_a_machine_for_what_is_on_its_disk(
     if workspace.active():  # woken or not: it is off, and waits as before
         assert workspace.json("ps")["runs"][0]["state"] == "waiting"
         workspace.fcctl("--yes", "pull-results", "--wake", run_id)
-    check_whole(workspace, count)
+    check_whole_and_off(workspace, count)
 
 
 def test_the_next_run_brings_the_killed_one_home_before_it_stops_the_machine(

@@ -23,8 +23,6 @@ from orchestrator.runs.cost.budget_guard import Guard
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Meter, billed, emulated, machine_by_hand, machines
 from tests.support.waiting import wait_for
 
-pytest.importorskip("google.cloud.compute_v1")
-
 RATE = 0.706832  # dollars an hour of g2-standard-4 in us-west1
 #: The same with its 100 GiB of pd-standard and its external address.
 WHOLE = RATE + 100 * 0.04 / 730 + 0.005

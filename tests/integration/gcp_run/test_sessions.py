@@ -1,8 +1,9 @@
-"""``fcctl session`` on a machine of a cloud: warm for several runs, within one budget, ending by itself."""
+"""``fcctl session`` on a machine of a cloud: warm for several runs, within one budget; it ends by itself or killed."""
 
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -158,4 +159,35 @@ def test_only_machines_of_a_cloud(tmp_path: Path, shared_cloud: Emulator, worksp
         workspace.fcctl("session", "start", "--on", "l4", "--budget", bad, check=None)
     assert "too few to start" in workspace.fcctl("session", "start", "--on", "l4", "--budget", "0.01", check=5).stderr
     assert workspace.machines() == {}
+    assert workspace.json("session", "status")["sessions"] == []
+
+
+#: Of begun, acquire, cloud, acquired, opened.
+@pytest.mark.parametrize(("when", "line"), [("before", 4), ("before", 5), ("after", 5)])
+def test_killed_while_it_starts(when: str, line: int, shared_cloud: Emulator, workspace_on: Make) -> None:
+    workspace = workspace_on(shared_cloud)
+    assert workspace.killed(when, line, *START) == -signal.SIGKILL
+    if workspace.statuses().get("us-west1-c") == "RUNNING" and (when, line) != ("after", 5):
+        audit = workspace.json("hosts", "audit", check=None)
+        verdicts = [m["verdict"] for m in audit["machines"] if m["name"] == workspace.instance]
+        assert verdicts == ["stray"], "the audit finds it too"
+    found = workspace.json("session", "status")["sessions"]
+    if (when, line) == ("after", 5):  # it is open, whatever became of the fcctl that opened it
+        assert [one["stage"] for one in found] == ["open"]
+        workspace.fcctl("session", "stop")
+    else:
+        assert found == []
+    assert set(workspace.statuses().values()) <= {"TERMINATED"}
+    workspace.fcctl(*START)
+    workspace.fcctl("session", "stop")
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
+
+
+def test_killed_while_it_stops(shared_cloud: Emulator, workspace_on: Make) -> None:
+    """When it has asked the cloud."""
+    workspace = workspace_on(shared_cloud)
+    workspace.fcctl(*START)
+    assert workspace.killed("after", 2, "session", "stop") == -signal.SIGKILL
+    workspace.fcctl("ps")
+    assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.json("session", "status")["sessions"] == []

@@ -21,6 +21,7 @@ from fcctl_remote.base import files, tree
 from fcctl_remote.run import state as runs
 from tests.support import host_program, scratch
 from tests.support.living import is_running, started_with
+from tests.support.scripts import script
 from tests.support.waiting import GUARD_S
 
 
@@ -256,3 +257,16 @@ def plan_of(run_id: str, *steps: wire.StepSpec, **fields: Any) -> wire.RunPlan:
 
 def step(name: str, script: str, **fields: Any) -> wire.StepSpec:
     return wire.StepSpec(id=name, run=script, **fields)
+
+
+def prepared(agent: Agent, *steps: wire.StepSpec, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """A run that is not submitted yet: its id and its plan; the host has its snapshot."""
+    run_id = new_run_id()
+    made = agent.snapshot(run_id, {"a": b"1"})
+    return run_id, wire.encode(plan_of(run_id, *steps, tree_sha256=made.tree_sha256, **fields))
+
+
+def with_tmux(host: Host, body: str) -> Agent:
+    """An agent whose tmux is a script."""
+    tmux = script(host.base / "bin/tmux", body)
+    return host.agent(PATH=f"{tmux.parent}:{host.env['PATH']}")

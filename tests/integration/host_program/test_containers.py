@@ -17,7 +17,7 @@ import pytest
 
 from fcctl_remote import wire
 from fcctl_remote.base.layout import Layout
-from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
+from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, prepared, step
 from tests.support import fake_docker_path
 from tests.support.fake_docker_path import IMAGE
 from tests.support.living import is_running
@@ -31,16 +31,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in fo
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a docker whose daemon runs."""
     made = tmp_path / "docker"
-    (made / "image/bin").mkdir(parents=True)
-    for name in PROGRAMS:
-        (made / "image/bin" / name).symlink_to(shutil.which(name) or name)
-    (made / "bin").mkdir()
-    fake_docker_path.install(made / "bin/docker", made)
-    with subprocess.Popen([made / "bin/docker", "daemon"], stdout=subprocess.PIPE) as daemon:
-        assert daemon.stdout is not None
-        assert daemon.stdout.readline() == b"up\n"
+    (made / "bin").mkdir(parents=True)
+    with fake_docker_path.daemon(made / "bin/docker", made, *PROGRAMS):
         yield made
-        daemon.kill()
 
 
 @pytest.fixture
@@ -181,11 +174,9 @@ def test_an_image_that_docker_cannot_start_is_a_failure_with_its_words(agent: Ag
 def test_a_secret_is_in_the_container_and_in_no_argument_and_no_variable_of_docker(
     host: Host, agent: Agent, state: Path
 ) -> None:
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"hello.txt": b"hello\n"})
     one = step("one", '[ "$TOKEN" = "a b\'c-planted" ]; echo "got $TOKEN"; ls /dev/shm')
-    plan = plan_of(run_id, one, tree_sha256=made.tree_sha256, container=IMAGE, secrets=["TOKEN"])
-    agent.call("submit", {"plan": wire.encode(plan), "secrets": {"TOKEN": "a b'c-planted"}})
+    run_id, plan = prepared(agent, one, container=IMAGE, secrets=["TOKEN"])
+    agent.call("submit", {"plan": plan, "secrets": {"TOKEN": "a b'c-planted"}})
     assert agent.outcome(run_id).status == "passed", host.log(run_id, "one")
     assert "got ***" in host.log(run_id, "one")
     words = next(words for words in calls(state, "run") if f"fcctl-{run_id}-one" in words)

@@ -6,17 +6,26 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fcctl_remote import wire
-from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, plan_of, step
+from tests.integration.host_program.agent_client import (
+    Agent,
+    CallFailed,
+    Host,
+    new_run_id,
+    plan_of,
+    prepared,
+    step,
+    with_tmux,
+)
 from tests.support.living import is_running
 from tests.support.scripts import script
 from tests.support.waiting import wait_for
@@ -31,13 +40,6 @@ def _telemetry(host: Host) -> list[int]:
             if b"telemetry" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
-
-
-def prepared(agent: Agent, *steps: wire.StepSpec) -> tuple[str, dict[str, Any]]:
-    """A run that is not submitted yet: its id and its plan; the host has its snapshot."""
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
-    return run_id, wire.encode(plan_of(run_id, *steps, tree_sha256=made.tree_sha256))
 
 
 # ------------------------------------------------------------------------------------------------ once
@@ -59,12 +61,6 @@ def test_another_plan_under_the_same_id_is_refused(agent: Agent) -> None:
     run_id = agent.passed(step("a", "true"))
     with pytest.raises(CallFailed, match="conflict"):
         agent.call("submit", {"plan": wire.encode(plan_of(run_id, step("b", "true")))})
-
-
-def with_tmux(host: Host, body: str) -> Agent:
-    """An agent whose tmux is a script."""
-    tmux = script(host.base / "bin/tmux", body)
-    return host.agent(PATH=f"{tmux.parent}:{host.env['PATH']}")
 
 
 def test_a_run_that_tmux_does_not_start_is_not_kept(host: Host, agent: Agent) -> None:
@@ -210,12 +206,10 @@ def test_a_restarted_machine_loses_the_run_and_says_so(host: Host, agent: Agent)
 
 
 def test_a_run_submitted_before_a_restart_is_lost_for_who_watches(host: Host, agent: Agent) -> None:
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
+    run_id, plan = prepared(agent, step("a", "true"))
     folder = host.run_dir(run_id)
     (folder / "submission.json").write_text(json.dumps({"boot_id": "another boot", "env": {}}))
-    plan = plan_of(run_id, step("a", "true"), tree_sha256=made.tree_sha256)
-    (folder / "plan.json").write_text(json.dumps(wire.encode(plan)))
+    (folder / "plan.json").write_text(json.dumps(plan))
     outcome = agent.outcome(run_id)
     assert (outcome.status, outcome.steps[0].status) == ("lost", "skipped")
 
@@ -248,10 +242,8 @@ def test_cancel_kills_what_ignores_sigterm_after_the_grace(host: Host, agent: Ag
 
 
 def test_cancel_before_anything_started(host: Host, agent: Agent) -> None:
-    run_id = new_run_id()
-    agent.snapshot(run_id, {"a": b"1"})
-    plan = plan_of(run_id, step("a", "true"))
-    (host.run_dir(run_id) / "plan.json").write_text(json.dumps(wire.encode(plan)))
+    run_id, plan = prepared(agent, step("a", "true"))
+    (host.run_dir(run_id) / "plan.json").write_text(json.dumps(plan))
     assert agent.call("cancel", {"run_id": run_id, "reason": "x"})["status"] == "cancelled"
 
 
@@ -332,3 +324,42 @@ def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Ag
     assert len(samples) >= 2
     assert all("gpus" in sample or sample["mem_total_mb"] > 0 for sample in samples if Path("/proc").exists())
     wait_for(lambda: host.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)
+
+
+#: What a shell does that gets SIGTERM as it starts a program, with the moment drawn out: the signal is held back until
+#: the program runs, and then ends the shell.
+SHELL = """
+import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print("up", flush=True)
+while signal.SIGTERM not in signal.sigpending():
+    time.sleep(0.01)
+time.sleep(0.3)
+if os.fork() == 0:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    os.execlp("bash", "bash", "-c", sys.argv[1])
+while not os.path.exists("../started"):
+    time.sleep(0.01)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+"""
+PROGRAM = "trap 'echo heard; exit' TERM; echo started; touch ../started; while true; do sleep 0.05; done"
+#: The same signal, in the hands of somebody who tidies up: what that takes is not told to end.
+TIDY = "trap 'bash -c \"sleep 1; echo saved\"; exit' TERM; echo up; while true; do sleep 0.05; done"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="elsewhere nobody adopts orphans")
+def test_what_was_started_too_late_to_hear_it_hears_it_too(host: Host, agent: Agent) -> None:
+    script = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(SHELL)} {shlex.quote(PROGRAM)}"
+    run_id = agent.submit(step("busy", script))
+    wait_for(lambda: "up\n" in host.log(run_id, "busy"))
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 60})
+    assert agent.outcome(run_id).status == "cancelled"
+    assert host.log(run_id, "busy") == "up\nstarted\nheard\n"
+
+
+def test_what_tidies_up_is_left_in_peace(host: Host, agent: Agent) -> None:
+    run_id = agent.submit(step("busy", TIDY))
+    wait_for(lambda: "up\n" in host.log(run_id, "busy"))
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 60})
+    assert agent.outcome(run_id).status == "cancelled"
+    assert host.log(run_id, "busy").endswith("saved\n")

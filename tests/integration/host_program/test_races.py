@@ -11,18 +11,14 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.agent import submit
 from fcctl_remote.wire import Refusal
-from tests.integration.host_program.agent_client import Agent, Host, new_run_id, plan_of, step
+from tests.integration.host_program.agent_client import Agent, Host, new_run_id, prepared, step, with_tmux
 from tests.support.scripts import script
 
 
 def never_started(host: Host, agent: Agent) -> str:
     """A run that the host has, and that no supervisor took up yet: tmux only says that it did."""
-    run_id = new_run_id()
-    made = agent.snapshot(run_id, {"a": b"1"})
-    program = script(host.base / "bin/tmux", "exit 0")
-    idle = host.agent(PATH=f"{program.parent}:{host.env['PATH']}")
-    plan = plan_of(run_id, step("a", "touch ../ran"), tree_sha256=made.tree_sha256)
-    assert idle.call("submit", {"plan": wire.encode(plan)})["state"] == "started"
+    run_id, plan = prepared(agent, step("a", "touch ../ran"))
+    assert with_tmux(host, "exit 0").call("submit", {"plan": plan})["state"] == "started"
     return run_id
 
 

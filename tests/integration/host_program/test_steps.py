@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from fcctl_remote import wire
 from tests.integration.host_program.agent_client import Agent, Host, step
 from tests.support.scripts import script
+from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
 
 #: A step that goes on until its test has seen enough.
@@ -391,16 +393,6 @@ def test_of_a_step_that_a_run_cannot_go_on_without_the_step_itself_is_why(agent:
     assert (outcome.status, outcome.steps[0].gates) == ("failed", [])
 
 
-def test_an_optional_gate_may_be_undecided_and_may_not_fail(agent: Agent) -> None:
-    missing = wire.GateSpec("benchmark.speedup > 2", optional=True)
-    outcome = agent.outcome(agent.submit(step("a", "true", gates=[missing]), step("b", "true")))
-    assert [s.status for s in outcome.steps] == ["passed", "passed"]
-    assert (outcome.status, outcome.exit_code, outcome.message) == ("passed", 0, None)
-    assert [(g.verdict, g.optional) for g in outcome.steps[0].gates] == [("unavailable", True)]
-    false = wire.GateSpec("step.duration_s < 0", optional=True)
-    assert agent.outcome(agent.submit(step("a", "true", gates=[false]))).status == "failed"
-
-
 def test_what_is_worse_wins_over_a_gate_without_a_value(agent: Agent) -> None:
     left_open = step("open", "true", gates=[SPEEDUP], unavailable_ok=True)
     false = wire.GateSpec("step.duration_s < 0")
@@ -417,14 +409,6 @@ def test_what_is_worse_wins_over_a_gate_without_a_value(agent: Agent) -> None:
     agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 0.2})
     agent.follow(run_id)
     assert agent.outcome(run_id).status == "cancelled"
-
-
-def test_what_ran_before_the_machine_was_woken_leaves_the_run_open_too(agent: Agent) -> None:
-    gates = [wire.GateResult("build.registers < 9", "unavailable", hint="why")]
-    before = wire.FinishedStep(wire.StepResult("compile", "unavailable", gates=gates))
-    outcome = agent.outcome(agent.submit(step("a", "true"), adopted=[before]))
-    assert outcome.status == "incomplete"
-    assert outcome.message == "step 'compile': gate without a value: build.registers < 9: why"
 
 
 COLLECTED = [wire.CollectSpec("junit", pattern) for pattern in ("missing.xml", "../../../../../etc/hostname", "leak")]
@@ -471,20 +455,6 @@ def test_editing_the_source_in_place_reaches_neither_tree_nor_other_runs(host: H
 
 
 # ------------------------------------------------------------------------------------------------ a full disk
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Path:
-    """A file system of 6 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)], check=False, capture_output=True, text=True
-    )
-    if mount.returncode != 0:
-        pytest.skip(f"a small tmpfs cannot be mounted here: {mount.stderr.strip()}")
-    yield place  # type: ignore[misc]
-    wait_for(lambda: subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0)
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -494,9 +464,8 @@ def small_disk(tmp_path: Path) -> Path:
     ],
     ids=["fails", "carries-on", "goes-on-writing"],
 )
-def test_a_full_disk_still_has_an_ending(small_disk: Path, tmp_path: Path, script: str) -> None:
-    host = Host(tmp_path, root=small_disk / "fcctl")
-    try:
+def test_a_full_disk_still_has_an_ending(tmp_path: Path, script: str) -> None:
+    with small_disk(tmp_path / "disk", "6m"), contextlib.closing(Host(tmp_path, root=tmp_path / "disk/fcctl")) as host:
         agent = host.agent()
         run_id = agent.submit(
             step("fill", script, timeout_s=2, env={"FCCTL_KILL_GRACE_S": "0.1"}), step("then", "true")
@@ -507,5 +476,3 @@ def test_a_full_disk_still_has_an_ending(small_disk: Path, tmp_path: Path, scrip
         assert "disk is full" in told or "No space left" in told
         events, _ = agent.follow(run_id)
         assert events[-1].type == "run_finished"
-    finally:
-        host.close()

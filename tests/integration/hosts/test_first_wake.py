@@ -14,13 +14,12 @@ from orchestrator.emulator.scenario import Latency
 from tests.support.stock_image import TYPICAL, FirstBoot, make
 from tests.support.virtual_cloud import CloudWorkspace, Meter, billed, emulated
 
-pytest.importorskip("google.cloud.compute_v1")
-
 
 @pytest.fixture
 def cloud() -> Iterator[Emulator]:
     with emulated() as made:
-        made.world.scenario.latency = Latency(boot=15, login=5)
+        # Longer than a busy machine may take from one look to the next.
+        made.world.scenario.latency = Latency(boot=15, login=30)
         made.hypervisor.make_disk = partial(make, first_boot=TYPICAL)
         yield made
 
@@ -30,11 +29,12 @@ def test_a_first_boot_is_waited_for_and_the_machine_made_fit(workspace: CloudWor
         done = workspace.type("run", "noop", "--on", "l4", "--yes", "-v", check=0)
     waits = [
         "waiting for its guest agent to publish its host keys",
-        "waiting for the installation of its NVIDIA driver, 0 s so far",
+        "waiting for the installation of its NVIDIA driver, ",
         "no answer; it probably restarts after the installation of its driver",
         "tmux and rsync: unattended upgrades hold the apt lock; waiting",
     ]
-    places = [done.err.index(text) for text in waits]
+    places = [done.err.find(text) for text in waits]
+    assert -1 not in places, done.err
     assert places == sorted(places)
     for line in (
         "tmux and rsync: not installed: tmux rsync; installed tmux and rsync",
@@ -68,7 +68,7 @@ def test_a_driver_that_never_comes_is_waited_for_with_a_bound(workspace: CloudWo
     cloud.hypervisor.make_disk = partial(make, first_boot=FirstBoot(driver_looks=10_000))
     with Meter(cloud) as meter:
         done = workspace.type("run", "noop", "--on", "l4", "--yes", check=0)  # it needs no GPU
-    assert re.search(r"l4: nvidia-smi still fails after 30\d s; see why: fcctl hosts ssh l4 -- nvidia-smi", done.err)
+    assert re.search(r"l4: nvidia-smi still fails after 3\d\d s; see why: fcctl hosts ssh l4 -- nvidia-smi", done.err)
     assert 300 < meter.seconds < 500
     assert billed(cloud) == []
 

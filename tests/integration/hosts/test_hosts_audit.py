@@ -4,59 +4,36 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import INSTANCE, PROJECT, CloudWorkspace, billed, emulated
+from tests.support.virtual_cloud import (
+    INSTANCE,
+    PROJECT,
+    CloudWorkspace,
+    audited,
+    billed,
+    emulated,
+    hands,
+    machine_by_hand,
+)
 from tests.support.waiting import wait_for
-
-pytest.importorskip("google.cloud.compute_v1")
-
-
-def clients(cloud: Emulator) -> Any:
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import compute_v1
-
-    given: dict[str, Any] = {
-        "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
-        "client_options": {"api_endpoint": cloud.url},
-    }
-    return compute_v1, compute_v1.InstancesClient(**given), given
-
-
-def by_hand(cloud: Emulator, name: str, zone: str, labels: dict[str, str], max_run_s: int | None = 3600) -> None:
-    """A machine that some other hand made."""
-    compute, instances, _ = clients(cloud)
-    limit = {"max_run_duration": {"seconds": max_run_s}, "instance_termination_action": "STOP"} if max_run_s else {}
-    image = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
-    instances.insert_unary(project=PROJECT, zone=zone, instance_resource=compute.Instance({
-        "name": name, "machine_type": f"zones/{zone}/machineTypes/g2-standard-4", "labels": labels,
-        "disks": [{"boot": True, "auto_delete": True, "initialize_params": {"source_image": image}}],
-        "network_interfaces": [{}],
-        "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **limit},
-    }))  # fmt: skip
-    cloud.advance(5)
-
-
-def audited(workspace: CloudWorkspace, *args: str, check: int) -> dict[str, Any]:
-    found: dict[str, Any] = workspace.type("hosts", "audit", "--json", *args, check=check).json
-    return found
 
 
 def test_a_list_that_is_behind_hides_no_machine_of_a_target(workspace: CloudWorkspace, cloud: Emulator) -> None:
     cloud.scenario.unlisted = (INSTANCE,)
-    by_hand(cloud, INSTANCE, "us-west1-a", {"fcctl": "yes"})
+    machine_by_hand(cloud, "running", "us-west1-a", max_run_s=3600)
     workspace.type("hosts", "audit", "--stop", "--others", INSTANCE, "--yes", check=0)
     assert billed(cloud) == []
 
 
 def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    by_hand(cloud, "stray", "us-east1-b", {"fcctl": "yes", "fcctl-run": "20261121t081530z-job-l4-abc123"})
-    by_hand(cloud, INSTANCE, "us-west1-a", {}, max_run_s=None)
-    by_hand(cloud, "somebody-elses", "us-west1-a", {"team": "blue"})
-    cloud.advance(1800)
+    labels = {"fcctl": "yes", "fcctl-run": "20261121t081530z-job-l4-abc123"}
+    machine_by_hand(cloud, "running", "us-east1-b", "stray", labels, max_run_s=3600)
+    machine_by_hand(cloud, "running", "us-west1-a", labels={})
+    machine_by_hand(cloud, "running", "us-west1-a", "somebody-elses", {"team": "blue"}, max_run_s=3600)
+    cloud.advance(1810)
     said = workspace.type("hosts", "audit", check=10)
     assert "stray in us-east1-b" in said.out
     assert "which this workspace does not know" in said.out
@@ -66,20 +43,10 @@ def test_found_by_label_in_any_zone_and_by_name(workspace: CloudWorkspace, cloud
     assert "only its own shutdown timer" in said.out
     assert "somebody-elses" not in said.out
     assert "1 orphaned machine on" in said.err
-    found = audited(workspace, "--stop", check=0)
+    found = audited(workspace, "--stop")
     assert found["summary"] == {"billed": 2, "strays": 1, "others": 1, "still_on": 0, "unanswered": 0}
     assert sorted(billed(cloud)) == [f"us-west1-a/{INSTANCE} RUNNING", "us-west1-a/somebody-elses RUNNING"]
-    assert audited(workspace, check=0)["summary"]["strays"] == 0
-
-
-def test_anothers_machine_is_left_alone_unless_asked_for(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    labels = {"fcctl": "yes", "fcctl-run": "20261121t081530z-job-l4-abc123", "fcctl-workspace": "theirs"}
-    by_hand(cloud, "their-vm", "us-east1-b", labels)
-    assert audited(workspace, "--stop", check=0)["machines"][0]["verdict"] == "foreign"
-    audited(workspace, "--stop", "--others", check=0)
-    assert billed(cloud) != []
-    audited(workspace, "--stop", "--others", "their-vm", check=0)
-    assert billed(cloud) == []
+    assert audited(workspace)["summary"]["strays"] == 0
 
 
 def test_a_zone_that_cannot_be_asked_is_named(workspace: CloudWorkspace, cloud: Emulator) -> None:
@@ -90,20 +57,21 @@ def test_a_zone_that_cannot_be_asked_is_named(workspace: CloudWorkspace, cloud: 
 
 
 def test_what_is_billed_by_the_month(workspace: CloudWorkspace, cloud: Emulator) -> None:
-    compute, _, given = clients(cloud)
+    from google.cloud import compute_v1 as compute
+
     workspace.type("hosts", "up", "l4", "--minutes", "10", "--yes", check=0)
     cloud.advance(700)
     zone = "us-west1-c"
-    compute.DisksClient(**given).create_snapshot_unary(
+    hands(cloud, "DisksClient").create_snapshot_unary(
         project=PROJECT, zone=zone, disk=INSTANCE, snapshot_resource=compute.Snapshot(name=f"{INSTANCE}-65f")
     )
     spare = compute.Disk(name="spare", size_gb=200, labels={"fcctl": "yes"}, type_=f"zones/{zone}/diskTypes/pd-ssd")
-    compute.DisksClient(**given).insert_unary(project=PROJECT, zone=zone, disk_resource=spare)
-    compute.AddressesClient(**given).insert_unary(
+    hands(cloud, "DisksClient").insert_unary(project=PROJECT, zone=zone, disk_resource=spare)
+    hands(cloud, "AddressesClient").insert_unary(
         project=PROJECT, region="us-west1", address_resource=compute.Address(name=f"{INSTANCE}-ip")
     )
     cloud.advance(5)
-    leftovers = {one["name"]: one for one in audited(workspace, check=0)["leftovers"]}
+    leftovers = {one["name"]: one for one in audited(workspace)["leftovers"]}
     assert set(leftovers) == {f"{INSTANCE}-65f", "spare", f"{INSTANCE}-ip"}
     assert leftovers["spare"]["usd_per_month"] == pytest.approx(34.0)
     assert leftovers["spare"]["delete"].startswith("gcloud compute disks delete spare --zone us-west1-c")
@@ -114,7 +82,7 @@ def test_a_machine_that_is_kept_is_in_order_until_it_stops_itself(tmp_path: Path
     with emulated() as cloud:
         workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, release="keep", keep_minutes=5)
         workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
-        found = audited(workspace, "--stop", check=0)["machines"][0]
+        found = audited(workspace, "--stop")["machines"][0]
         assert (found["verdict"], found["billed"]) == ("kept", True)
         cloud.advance(360)
         assert billed(cloud) == []
@@ -127,6 +95,6 @@ def test_a_killed_controllers_machine_is_explained_by_its_journal(workspace: Clo
     wait_for(lambda: billed(cloud))
     said = workspace.type("hosts", "audit", check=10)
     assert "has ended; the last line of its journal: 'cloud create" in said.out
-    audited(workspace, "--stop", check=0)
+    audited(workspace, "--stop")
     assert billed(cloud) == []
     assert workspace.active() == []

@@ -11,8 +11,6 @@ from orchestrator.emulator.scenario import Latency
 from tests.support.virtual_cloud import INSTANCE, PROJECT, ZONES, CloudWorkspace, billed, hands, machine_by_hand
 from tests.support.waiting import wait_for
 
-pytest.importorskip("google.cloud.compute_v1")
-
 
 def row(workspace: CloudWorkspace, target: str = "l4", *args: str) -> dict[str, Any]:
     rows = workspace.type("hosts", "ls", "--json", *args, check=0).json["hosts"]

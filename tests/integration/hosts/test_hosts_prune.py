@@ -10,8 +10,6 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, emulated, machine_by_hand
 
-pytest.importorskip("google.cloud.compute_v1")
-
 
 @pytest.fixture
 def cloud() -> Iterator[Emulator]:

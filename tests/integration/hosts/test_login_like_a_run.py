@@ -65,7 +65,6 @@ def test_the_session_with_a_log_of_an_owned_machine(tmp_path: Path, private_home
 
 
 def test_plain_ssh_while_the_machine_is_on(tmp_path: Path, private_home: Path, cloud: Emulator) -> None:
-    pytest.importorskip("google.cloud.compute_v1")
     workspace = CloudWorkspace(tmp_path / "w", private_home, cloud)
     config = private_home / ".ssh/config"
     config.parent.mkdir(exist_ok=True)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import CloudWorkspace, Done, billed, machine_by_hand
-
-pytest.importorskip("google.cloud.compute_v1")
 
 
 def starts(cloud: Emulator) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support.virtual_cloud import (
     INSTANCE,
     PROJECT,
     CloudWorkspace,
+    audited,
     billed,
     hands,
     machine_by_hand,
@@ -25,15 +27,8 @@ from tests.support.virtual_cloud import (
 )
 from tests.support.waiting import wait_for
 
-pytest.importorskip("google.cloud.compute_v1")
-
 ZONE = "us-west1-c"
 ON = [f"{ZONE}/{INSTANCE} RUNNING"]
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
-    return CloudWorkspace(tmp_path / "ours", private_home, cloud)
 
 
 @pytest.fixture
@@ -66,11 +61,6 @@ def keeps_ids(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
         monkeypatch.setitem(world.STEPS, "finish", finish)
     return keeps
-
-
-def audited(workspace: CloudWorkspace, *args: str, check: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = workspace.type("hosts", "audit", "--json", *args, check=check).json
-    return found
 
 
 def verdict(workspace: CloudWorkspace) -> tuple[str, str]:
@@ -236,6 +226,36 @@ def test_who_stopped_it(workspace: CloudWorkspace, other: CloudWorkspace, cloud:
 def note(workspace: CloudWorkspace) -> str:
     rows = workspace.type("hosts", "ls", "--json", check=0).json["hosts"]
     return str(next(row["note"] for row in rows if row["target"] == "l4"))
+
+
+# ------------------------------------------------------------------------------------------- stopped and started again
+def test_the_limit_of_a_warm_machine_that_somebody_restarted_is_asked_for_again(
+    tmp_path: Path, private_home: Path, cloud: Emulator
+) -> None:
+    """What is remembered of it was that of another start."""
+    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, release="keep", keep_minutes=60)
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    stop_by_hand(cloud)
+    cloud.advance(120)
+    start_by_hand(cloud)
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    journals = [workspace.root / "results/runs" / run_id / "journal.jsonl" for run_id in workspace.runs()]
+    told = [json.loads(line) for path in journals for line in path.read_text().splitlines()]
+    lines = sorted(told, key=lambda line: line["time"])  # ids of the same second are in no order
+    acquired = [line["data"] for line in lines if line["kind"] == "acquired"]
+    assert [facts["warm"] for facts in acquired] == [False, True, False]
+    assert acquired[2]["deadline"] > acquired[1]["deadline"] + 100
+
+
+def test_a_label_that_is_refused_once_is_set_again(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """With the label of a run that died before its first step, the machine would be left on for that run."""
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    (machine,) = machines(cloud).values()
+    machine.resource["labels"]["fcctl-run"] = "20260101t000000z-noop-l4-abcdef"
+    cloud.faults.add(action="instances.setLabels", nth=1, do={"http": {"status": 412, "reason": "conditionNotMet"}})
+    workspace.type("run", "noop", "--on", "l4", "--yes", check=0)
+    assert billed(cloud) == []
 
 
 # ------------------------------------------------------------------------------------------- what costs while it is off

@@ -380,11 +380,18 @@ def test_agent_with_more_keys_than_the_host_allows(
     assert "too many" in (error.cause or "") or "closed the connection" in (error.cause or "")
 
 
+@pytest.fixture
+def locked(sshd: LoopbackSshd, tmp_path: Path) -> Path:
+    """A key that the machine knows, and that has a passphrase."""
+    key = generate_key(tmp_path / "locked", passphrase="sesame")
+    with (sshd.folder / "authorized_keys").open("a") as known:
+        known.write(Path(f"{key}.pub").read_text())
+    return key
+
+
 def test_key_with_a_passphrase(
-    client: Client, sshd: LoopbackSshd, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    client: Client, sshd: LoopbackSshd, locked: Path, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    locked = generate_key(tmp_path / "locked", passphrase="sesame")
-    shutil.copy(f"{locked}.pub", sshd.folder / "authorized_keys")
     assert client.refused(sshd.target(identity_file=str(locked)), "login").hint == f"{SSH_ADD} {locked}"
     ask = script(tmp_path / "ask", "echo sesame")
     agent.add(locked, SSH_ASKPASS=str(ask), SSH_ASKPASS_REQUIRE="force", DISPLAY="x")
@@ -393,11 +400,9 @@ def test_key_with_a_passphrase(
 
 
 def test_passphrase_in_the_keychain_of_macos(
-    client: Client, sshd: LoopbackSshd, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    client: Client, sshd: LoopbackSshd, locked: Path, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The agent is empty after a restart; Apple's ssh-add fills it from the Keychain, without a question."""
-    locked = generate_key(tmp_path / "locked", passphrase="sesame")
-    shutil.copy(f"{locked}.pub", sshd.folder / "authorized_keys")
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setenv("SSH_AUTH_SOCK", agent.socket)
     monkeypatch.setattr(auth, "APPLE_SSH_ADD", "/bin/false")
@@ -414,9 +419,8 @@ def test_passphrase_in_the_keychain_of_macos(
 
 
 def test_openssh_logs_in_and_fcctl_cannot(
-    client: Client, sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    client: Client, sshd: LoopbackSshd, locked: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    locked = generate_key(tmp_path / "locked", passphrase="sesame")
     target = sshd.target(identity_file=str(locked))
     client.refused(target, "login", f"refused the login of {sshd.user}")
     # It has a way to the key that fcctl has not.
@@ -427,9 +431,8 @@ def test_openssh_logs_in_and_fcctl_cannot(
 
 
 def test_a_check_does_not_ask_for_a_passphrase(
-    sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sshd: LoopbackSshd, locked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    locked = generate_key(tmp_path / "locked", passphrase="sesame")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("getpass.getpass", lambda *_, **__: pytest.fail("it asks"))
@@ -438,10 +441,8 @@ def test_a_check_does_not_ask_for_a_passphrase(
 
 
 def test_passphrase_is_asked_for_on_a_terminal(
-    sshd: LoopbackSshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sshd: LoopbackSshd, locked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    locked = generate_key(tmp_path / "locked", passphrase="sesame")
-    shutil.copy(f"{locked}.pub", sshd.folder / "authorized_keys")
     answers = iter(["wrong", "sesame"])
     monkeypatch.setattr("getpass.getpass", lambda prompt, stream: next(answers))
     settings = resolve(

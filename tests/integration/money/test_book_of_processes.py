@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -21,6 +22,8 @@ from tests.support.money_world import BOX, World
 from tests.support.spending import book_in
 from tests.support.spending import reservation as made
 from tests.support.stores import make_id
+from tests.support.waiting import wait_for
+from tests.support.workspace import Workspace
 
 WRITERS, CHANGES, STARTS, ROUNDS = 5, 50, 4, 25
 #: Each process is a copy of one that has imported what they need.
@@ -142,3 +145,31 @@ def test_of_several_that_start_at_once_under_a_cap_that_fits_one_one_starts(tmp_
     for turn in range(ROUNDS):
         assert list(book_in(tmp_path / f"state-{turn}").state().open()) == [found[turn][1]]
     assert [turn for turn, _ in found] == list(range(ROUNDS))
+
+
+# ------------------------------------------------------------------------------------------------------- real commands
+#: It goes on until all others have come to their end: what one did cost in the end may leave enough for another one.
+#: Ten minutes are 36 dollars, and the month's cap pays for one.
+JOB = "budget: {{minutes: 10}}\nsteps:\n  - {{id: greet, run: 'until [ -e {over} ]; do sleep 0.1; done'}}\n"
+MACHINE = '\n[targets.m{n}]\nkind = "local"\nusd_per_hour = 216.0\nroot = "{root}"\n'
+COMMANDS = 6
+
+
+@pytest.mark.full
+def test_of_six_commands_in_two_checkouts_of_a_project_one_starts(tmp_path: Path, private_home: Path) -> None:
+    for attempt in range(4):
+        home, over = private_home / f"{attempt}", tmp_path / f"all-others-ended-{attempt}"
+        home.mkdir()
+        checkouts = [Workspace(tmp_path / f"{attempt}-{number}", home) for number in range(2)]
+        for checkout in checkouts:
+            checkout.job("hello", JOB.format(over=over))
+            with (checkout.root / "fcctl.toml").open("a") as config:
+                config.write("[budget]\nper_month_usd = 36.4\n")
+                config.writelines(MACHINE.format(n=n, root=tmp_path / f"{attempt}-m{n}") for n in range(COMMANDS))
+        started = [checkouts[n % 2].start("--json", "--yes", "run", "hello", "--on", f"m{n}") for n in range(COMMANDS)]
+        wait_for(lambda: sum(process.poll() is None for process in started) <= 1)  # noqa: B023 (it has ended by then)
+        over.touch()
+        said = [process.communicate()[1] for process in started]
+        assert sorted(process.returncode for process in started) == [0, *[5] * (COMMANDS - 1)], said
+        refused = [err for process, err in zip(started, said, strict=True) if process.returncode]
+        assert all("of the month's cap of" in json.loads(err.splitlines()[-1])["error"]["message"] for err in refused)

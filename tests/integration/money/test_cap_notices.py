@@ -77,20 +77,19 @@ def test_a_hook_that_fails_is_tried_again_by_the_next_command(
     assert told(hook) == [("day", 50)]
 
 
-def priced(folder: Path, home: Path, hook: Hook, **caps: float) -> Workspace:
-    """A workspace whose target ``here`` costs 0.60 dollars a second."""
+def spent(folder: Path, home: Path, hook: Hook, **caps: float) -> tuple[Workspace, float]:
+    """A workspace whose target ``here`` costs 0.60 dollars a second, and what its one run cost, dollars."""
     workspace = Workspace(folder, home)
     text = (folder / "fcctl.toml").read_text()
     (folder / "fcctl.toml").write_text(text.replace('kind = "local"', 'kind = "local"\nusd_per_hour = 2160'))
     workspace.job("nap", "budget: {minutes: 1}\nsteps:\n  - {id: nap, run: sleep 1, timeout: 60}\n")
     notify(workspace, hook, **caps)
-    return workspace
+    workspace.fcctl("run", "nap", "--on", "here")
+    return workspace, workspace.only_run()["cost"]["usd"]
 
 
 def test_the_highest_part_of_each_cap_and_a_new_cap_anew(tmp_path: Path, private_home: Path, hook: Hook) -> None:
-    workspace = priced(tmp_path / "w", private_home, hook, per_day_usd=40, per_month_usd=4000, project_usd=1000)
-    workspace.fcctl("run", "nap", "--on", "here")
-    usd = workspace.only_run()["cost"]["usd"]
+    workspace, usd = spent(tmp_path / "w", private_home, hook, per_day_usd=40, per_month_usd=4000, project_usd=1000)
     assert told(hook) == []
     config = workspace.root / "fcctl.toml"
     text = config.read_text()
@@ -102,12 +101,13 @@ def test_the_highest_part_of_each_cap_and_a_new_cap_anew(tmp_path: Path, private
     workspace.fcctl("cost", "budget")
     workspace.fcctl("cost", "budget")
     assert told(hook) == [("day", 100), ("project", 50)]
+    refused = workspace.fcctl("run", "nap", "--on", "here", check=5).stderr
+    assert "of the day's cap of" in refused
+    assert "cost ledger" in refused
 
 
 def test_a_kill_in_the_midst_makes_no_second_one(tmp_path: Path, private_home: Path, hook: Hook) -> None:
-    workspace = priced(tmp_path / "w", private_home, hook, per_day_usd=40)
-    workspace.fcctl("run", "nap", "--on", "here")
-    usd = workspace.only_run()["cost"]["usd"]
+    workspace, usd = spent(tmp_path / "w", private_home, hook, per_day_usd=40)
     config, heard = workspace.root / "fcctl.toml", tmp_path / "heard"
     command = json.dumps(["sh", "-c", f"echo $FCCTL_EVENT >> {heard}; kill -9 $PPID"])
     text = config.read_text().replace("[notify]", f"[notify]\ncommand = {command}")
@@ -117,9 +117,7 @@ def test_a_kill_in_the_midst_makes_no_second_one(tmp_path: Path, private_home: P
 
 
 def test_two_at_once_make_one(tmp_path: Path, private_home: Path, hook: Hook) -> None:
-    workspace = priced(tmp_path / "w", private_home, hook, per_day_usd=40)
-    workspace.fcctl("run", "nap", "--on", "here")
-    usd = workspace.only_run()["cost"]["usd"]
+    workspace, usd = spent(tmp_path / "w", private_home, hook, per_day_usd=40)
     config = workspace.root / "fcctl.toml"
     config.write_text(config.read_text().replace("per_day_usd = 40", f"per_day_usd = {0.99 * usd}"))
     both = [workspace.start("cost", "budget") for _ in range(3)]
@@ -129,9 +127,7 @@ def test_two_at_once_make_one(tmp_path: Path, private_home: Path, hook: Hook) ->
 
 def test_while_a_run_is_followed(tmp_path: Path, private_home: Path, hook: Hook) -> None:
     """A run of hours tells when it happens, not at its end."""
-    workspace = priced(tmp_path / "w", private_home, hook, per_day_usd=40)
-    workspace.fcctl("run", "nap", "--on", "here")
-    usd = workspace.only_run()["cost"]["usd"]
+    workspace, usd = spent(tmp_path / "w", private_home, hook, per_day_usd=40)
     config, seen = workspace.root / "fcctl.toml", tmp_path / "seen"
     command = json.dumps(["sh", "-c", f"ls {workspace.root}/results/active >> {seen}"])
     text = config.read_text().replace("[notify]", f"[notify]\ncommand = {command}")

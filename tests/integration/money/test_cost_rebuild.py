@@ -12,8 +12,6 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, money, napping
 
-pytest.importorskip("google.cloud.compute_v1")
-
 RATE, HOUR = 0.706832, 3600.0
 CAPS = "\n[budget]\nper_run_usd = 9\nper_session_usd = 9\nproject_usd = 300.0\n"
 

@@ -21,8 +21,6 @@ from tests.support.virtual_cloud import (
     napping,
 )
 
-pytest.importorskip("google.cloud.compute_v1")
-
 RATE, HOUR = 0.706832, 3600.0
 CAPS = "\n[budget]\nper_run_usd = 9\nper_month_usd = 300.0\nproject_usd = 300.0\n"
 

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace as RealWorkspace
 from tests.support.hook import Hook
-from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed
+from tests.support.virtual_cloud import INSTANCE, CloudWorkspace, Done, billed, machines
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -93,14 +93,18 @@ def test_a_run_whose_machine_cannot_be_stopped(workspace: CloudWorkspace, cloud:
     refuse_to_stop(cloud)
     done = workspace.type("run", "noop", "--on", "l4", check=6)
     check(done, DOWN, hook)
-    assert workspace.only_run()["status"] == "passed"
+    assert "could not be stopped" in done.err
+    assert workspace.only_run()["status"] == "passed", "the results are here all the same"
+    assert [len(machine.timers) for machine in machines(cloud).values()] == [1], "it turns itself off"
+    assert "may still be on" in workspace.type("ps", check=0).err, "and it is not tried again so soon"
     hook.got.clear()
     check(workspace.type("pull-results", check=6), DOWN, hook)
     found = workspace.type("--json", "pull-results", check=6).json["left_on"]
     assert [(one["stop"], one["not_stopped"]) for one in found] == [(DOWN, True)]
     cloud.faults.clear()
     done = workspace.type("pull-results", check=0)
-    assert (billed(cloud), "stays on" in done.said) == ([], False)
+    assert (billed(cloud), "stays on" in done.said, "is now off" in done.err) == ([], False, True)
+    assert workspace.type("ps", check=0).err == ""
 
 
 @pytest.mark.parametrize(("kept_by", "stop"), [("hosts", DOWN), ("session", "fcctl session stop")])

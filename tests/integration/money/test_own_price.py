@@ -23,8 +23,6 @@ from tests.support.virtual_cloud import (
 )
 from tests.support.waiting import wait_for
 
-pytest.importorskip("google.cloud.compute_v1")
-
 #: Dollars an hour of a g2-standard-4 and of a g2-standard-96 in us-west1, on demand; of the former on Spot.
 SMALL, BIG, SPOT = 0.706832, 8.00333, 0.423956
 QUOTAS = {"global": {"GPUS_ALL_REGIONS": 16.0}, "us-west1": {"NVIDIA_L4_GPUS": 16.0}}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +20,17 @@ from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH, endpoint, l
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.providers.gcp.cloud import GcpCloud
 from orchestrator.providers.registry import ProviderClouds
+from tests.support.virtual_cloud import VirtualClock
 
 PROJECT, ZONE = "proj-one", "us-central1-a"
 
 
-class EmulatedTime:
-    """The :class:`~orchestrator.base.clock.Clock` of an emulator: sleeping moves its time instead of taking any."""
+class EmulatedTime(VirtualClock):
+    """Sleeping moves the emulator's time instead of taking any."""
 
     def __init__(self, emulator: Emulator) -> None:
-        self._emulator = emulator
+        super().__init__(emulator)
         self.slept: list[float] = []
-
-    def now(self) -> float:
-        return self._emulator.clock.now()
-
-    def monotonic(self) -> float:
-        return self._emulator.clock.now()
-
-    def elapsed(self) -> float:
-        return self._emulator.clock.now()
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -122,3 +117,42 @@ def world(private_home: Path) -> Iterator[Callable[..., World]]:
     yield started
     for emulator in running:
         emulator.stop()
+
+
+class Reply(BaseHTTPRequestHandler):
+    """Says one thing to whatever is asked."""
+
+    status, kind, body = 200, "application/json", b"{}"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def says() -> Iterator[Callable[..., str]]:
+    """``says(403, {...})``: the URL of a server that says so."""
+    servers: list[HTTPServer] = []
+
+    def started(status: int, body: Any, kind: str = "application/json") -> str:
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
+        handler = type("Says", (Reply,), {"status": status, "body": text, "kind": kind})
+        server = HTTPServer(("127.0.0.1", 0), handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield started
+    for server in servers:
+        server.shutdown()
+        server.server_close()

@@ -13,11 +13,13 @@ from orchestrator.base.installation import Finding
 from orchestrator.machines.cache import FileMachineCache
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.providers.gcp import refusals
+from orchestrator.providers.gcp.cloud import GcpCloud
 from orchestrator.providers.gcp.doctor import CloudCheckup
 from orchestrator.providers.registry import ProviderClouds
 from orchestrator.workspace.doctor import check_sandbox
 from tests.integration.providers.conftest import ZONE, World, rid
 from tests.support.command import run_fcctl
+from tests.support.scripts import script
 from tests.support.sshd import generate_key
 
 Worlds = Callable[..., World]
@@ -49,6 +51,13 @@ def test_all_is_well_and_nothing_was_started(world: Worlds) -> None:
     assert found["machine"].message == f"vm in {ZONE} is TERMINATED"
     assert states(found)["permissions"] == "ok"
     assert len(here.emulator.world.operations) == before
+
+
+def test_a_computer_whose_clock_is_wrong(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GcpCloud, "ahead_s", lambda _: -3600.0)
+    found = findings(world())["clock"]
+    assert (found.status, found.message) == ("fail", "this computer's clock differs by +3600 s from the cloud's")
+    assert str(found.fix).startswith("sudo ")
 
 
 def test_permissions_that_are_missing_on_the_machine(world: Worlds) -> None:
@@ -161,7 +170,7 @@ def test_the_tunnel_s_firewall(world: Worlds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "said"),
+    ("says", "status", "said"),
     [
         (None, "fail", "gcloud is not installed"),
         ("exit 1", "fail", "does not start"),
@@ -170,15 +179,14 @@ def test_the_tunnel_s_firewall(world: Worlds) -> None:
     ],
 )
 def test_gcloud_for_the_tunnel(
-    world: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, status: str, said: str
+    world: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str | None, status: str, said: str
 ) -> None:
     here = world()
     assert "gcloud" not in findings(here)
     programs = tmp_path / "bin"
     programs.mkdir()
-    if script is not None:
-        (programs / "gcloud").write_text(f"#!/bin/sh\n{script}\n")
-        (programs / "gcloud").chmod(0o755)
+    if says is not None:
+        script(programs / "gcloud", says)
     with monkeypatch.context() as path:
         path.setenv("PATH", str(programs))
         found = findings(here, iap=True)["gcloud"]

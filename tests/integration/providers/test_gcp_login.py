@@ -18,6 +18,7 @@ from orchestrator.machines.cloud import Endpoint
 from orchestrator.machines.connect.reconnect import Connector
 from orchestrator.machines.targets import LocalTarget
 from tests.integration.providers.conftest import World, rid
+from tests.support.scripts import script
 from tests.support.sshd import generate_key
 
 Worlds = Callable[..., World]
@@ -137,8 +138,7 @@ def tunnel(here: World, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "daemon=True).start()\nwhile d := s.recv(65536): sys.stdout.buffer.write(d); sys.stdout.buffer.flush()\n"
     )
     (programs / "tunnel.py").write_text(reach)
-    (programs / "gcloud").write_text(f'#!/bin/sh\necho "$*" > {said}\nexec python3 {programs}/tunnel.py\n')
-    (programs / "gcloud").chmod(0o755)
+    script(programs / "gcloud", f'echo "$*" > {said}\nexec python3 {programs}/tunnel.py')
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     way = replace(here.get(), metadata={}, external_ip=None)
     iap = here.target.model_copy(update={"iap": True, "api_endpoint": None})
@@ -161,7 +161,7 @@ def test_through_identity_aware_proxy(here: World, tunnel: Path) -> None:
 
 def test_a_tunnel_that_does_not_open(here: World, tunnel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tunnel.parent / "bin" / "gcloud"
-    program.write_text("#!/bin/sh\necho 'ERROR: not authorized' >&2\nexit 1\n")
+    script(program, "echo 'ERROR: not authorized' >&2\nexit 1")
     error = refused(here)
     assert error.reason == "proxy"
     assert "not authorized" in str(error.cause)

@@ -1,12 +1,11 @@
-"""Who asks, and in which project: each thing that can be wrong with it is told with one way to mend it."""
+"""Who asks, in which project, with which role: each thing that can be wrong with it is told with one way to mend it."""
 
 from __future__ import annotations
 
 import json
+import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,50 +14,13 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import AuthError, CloudError, FcctlError
+from orchestrator.emulator.server import ROUTES
+from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH
 from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.providers.conftest import ZONE, World, rid
 
 Worlds = Callable[..., World]
 LOGIN = "gcloud auth application-default login"
-
-
-class Reply(BaseHTTPRequestHandler):
-    """Says one thing to whatever is asked."""
-
-    status, kind, body = 200, "application/json", b"{}"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        self.send_response(self.status)
-        self.send_header("Content-Type", self.kind)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def says() -> Iterator[Callable[..., str]]:
-    """``says(403, {...})``: the URL of a server that says so."""
-    servers: list[HTTPServer] = []
-
-    def started(status: int, body: Any, kind: str = "application/json") -> str:
-        text = body if isinstance(body, bytes) else json.dumps(body).encode()
-        handler = type("Says", (Reply,), {"status": status, "body": text, "kind": kind})
-        server = HTTPServer(("127.0.0.1", 0), handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield started
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 class Hurry(SystemClock):
@@ -278,3 +240,67 @@ def test_nobody_there_is_told_soon() -> None:
     assert "secret" not in str(error.value.cause)
     assert "fcctl emulator" in str(error.value.hint)
     assert clock.ahead < 15
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "gcp.md"
+#: The API's methods whose permission is called otherwise.
+NAMES = {
+    "insert": "create", "aggregatedList": "list", "wait": "get", "testIamPermissions": None, "getFromFamily": None,
+}  # fmt: skip
+#: Checked by the real service on top of a method's own permission; the emulator knows methods only.
+FINER = {
+    "disks.create", "disks.setLabels", "instances.setTags", "snapshots.create", "snapshots.setLabels",
+    "snapshots.useReadOnly", "subnetworks.use", "subnetworks.useExternalIp",
+}  # fmt: skip
+
+
+def documented() -> set[str]:
+    return set(re.findall(r"^  - compute\.(\S+)$", PAGE.read_text(), re.MULTILINE))
+
+
+def permission(action: str) -> str | None:
+    kind, _, method = action.partition(".")
+    name = NAMES.get(method, method)
+    return None if name is None else f"{kind}.{name}"
+
+
+def test_the_documented_role_is_enough_and_not_too_much(world: Callable[..., World]) -> None:
+    role = documented()
+    denied = tuple(r.action for r in ROUTES if (needed := permission(r.action)) and needed not in role)
+    assert "instances.suspend" in denied, "there is something to deny"
+    made = world(denied=denied)
+    asked: set[str] = set()
+    admit = made.emulator._service._admit
+
+    def note(action: str, project: str) -> None:
+        asked.update(filter(None, [permission(action)]))
+        admit(action, project)
+
+    made.emulator._service._admit = note  # type: ignore[method-assign]
+    everything(made)
+    assert role - FINER == asked
+
+
+def everything(world: World) -> None:
+    """Each thing that fcctl asks a cloud for, once; none is refused."""
+    cloud = world.cloud
+    machine = world.stopped()
+    world.ok(cloud.set_max_run(machine, 1800, rid()))
+    world.ok(cloud.set_labels(machine, {"fcctl": "yes"}, rid()))
+    world.ok(cloud.set_metadata(world.get(), {"a": "b"}, rid()))
+    world.ok(cloud.start(world.get(), rid()))
+    machine = world.get()
+    assert cloud.guest_attributes(machine, HOST_KEYS_PATH)
+    cloud.serial_output(machine)
+    assert cloud.machines({"fcctl": None})[0]
+    assert cloud.operations(machine.zone, machine.name)
+    assert cloud.missing_permissions(machine, ["compute.instances.suspend"]) == ["compute.instances.suspend"]
+    assert cloud.quotas("us-central1")
+    assert cloud.firewall_allows_iap("default") is not None
+    assert cloud.billable_resources()[1] == []
+    assert cloud.disks(machine)
+    world.ok(cloud.snapshot(machine, "copy", rid()))
+    assert cloud.has_snapshot("copy")
+    world.ok(cloud.delete_snapshot("copy", rid()))
+    world.ok(cloud.stop(world.get(), rid()))
+    world.ok(cloud.delete(world.get(), rid()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,9 +20,8 @@ from orchestrator.providers.gcp import clouds
 from orchestrator.providers.gcp.clouds import GcpClouds
 from tests.integration.providers.conftest import World
 from tests.integration.providers.test_doctor_cloud import findings
-from tests.integration.providers.test_gcp_rights import says
+from tests.support.workspace import REPOSITORY
 
-__all__ = ["says"]
 GCLOUD = shutil.which("gcloud")
 needs_gcloud = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5"
@@ -88,7 +88,7 @@ def refusal(argv: list[str]) -> str:
     """What gcloud says; 2 is its exit code for arguments it does not know."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode != 2, done.stderr
-    return done.stderr
+    return done.stdout + done.stderr
 
 
 @needs_gcloud
@@ -109,3 +109,27 @@ def test_the_fixes_of_doctor_are_commands_that_gcloud_knows(
     found: dict[str, Any] = findings(here, iap=True)
     assert "was not found on this server" in refusal(shlex.split(str(found["firewall"].fix)))
     assert found["gcloud"].fix == "gcloud auth login"
+
+
+@needs_gcloud
+@pytest.mark.full
+def test_a_budget_with_notices_is_made_by_the_command_of_the_page(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcloud says what it sends, and sends it to a proxy that is not there."""
+    page = (REPOSITORY / "docs/gcp.md").read_text()
+    found = re.search(r"^    (gcloud billing budgets create .*?[^\\])\n", page, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    text = found[1].replace("\\\n", " ").replace("ACCOUNT", "01AAAA-BBBBBB-CCCCCC").replace("PROJECT", "my-project")
+    for name, value in (("TYPE", "http"), ("ADDRESS", "127.0.0.1"), ("PORT", "1")):
+        monkeypatch.setenv(f"CLOUDSDK_PROXY_{name}", value)
+    said = refusal([*shlex.split(text), "--log-http"])
+    address, body = re.search(r"^uri: (\S+)", said, re.MULTILINE), re.search(r"body start ==\n(\{.*\})\n", said)
+    assert address is not None, said
+    assert body is not None, said
+    account = "https://billingbudgets.googleapis.com/v1/billingAccounts/01AAAA-BBBBBB-CCCCCC/budgets"
+    assert address[1].startswith(account)
+    budget = json.loads(body[1])
+    assert [rule["thresholdPercent"] for rule in budget["thresholdRules"]] == [0.5, 0.8, 1.0]
+    assert (budget["amount"]["specifiedAmount"]["units"], budget["displayName"]) == ("100", "fcctl")
+    assert budget["budgetFilter"] == {
+        "calendarPeriod": "MONTH", "creditTypesTreatment": "EXCLUDE_ALL_CREDITS", "projects": ["projects/my-project"],
+    }  # fmt: skip

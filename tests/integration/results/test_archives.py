@@ -15,16 +15,13 @@ import pytest
 import zstandard
 
 from orchestrator.app import SystemClock
-from orchestrator.cli.main import main
 from orchestrator.results.store.store import FileStore
+from tests.integration.results.conftest import CONFIG, Typed
 from tests.support.measured_runs import measured, simple
-
-Captured = pytest.CaptureFixture[str]
-CONFIG = '[project]\nname = "demo"\n\n[targets.local]\nkind = "local"\n'
 
 
 @pytest.fixture
-def there(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def there(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch, fcctl: Typed) -> Path:
     """The workspace an archive comes into, empty; beside it ``runs.tar.zst`` with the two runs of another."""
     here = tmp_path / "here"
     here.mkdir()
@@ -32,7 +29,7 @@ def there(tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch) -
     store = FileStore(here / "results", SystemClock())
     for i in range(2):
         measured(store, [simple(10.0 + i)], at=60 * i)
-    assert main(["-C", str(here), "results", "export", "all", "-o", str(tmp_path / "runs.tar.zst")]) == 0
+    fcctl("-C", str(here), "results", "export", "all", "-o", str(tmp_path / "runs.tar.zst"))
     found = tmp_path / "there"
     found.mkdir()
     (found / "fcctl.toml").write_text(CONFIG)
@@ -47,50 +44,45 @@ def left(workspace: Path) -> list[str]:
     return sorted(p for p in found if not p.startswith("index.sqlite") and p != "runs")
 
 
-def test_runs_come_in_byte_for_byte(there: Path, capsys: Captured) -> None:
-    assert main(["results", "import", "../runs.tar.zst", "--dry-run"]) == 0
+def test_runs_come_in_byte_for_byte(there: Path, results: Typed) -> None:
+    results("import", "../runs.tar.zst", "--dry-run")
     assert left(there) == [], "only verified"
-    assert main(["results", "import", "../runs.tar.zst", "--json"]) == 0
-    done = json.loads(capsys.readouterr().out.splitlines()[-1])
+    done = results("import", "../runs.tar.zst", "--json").json
     runs = there.parent / "here" / "results" / "runs"
     assert sorted(done["imported"]) == sorted(p.name for p in runs.iterdir())
     for file in runs.rglob("*"):
         copy = there / "results" / "runs" / file.relative_to(runs)
         assert copy.is_dir() if file.is_dir() else copy.read_bytes() == file.read_bytes()
-    assert main(["results", "ls", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
-    assert main(["results", "import", "../runs.tar.zst", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["here_already"]) == 2
+    assert len(results("ls", "--json").json["runs"]) == 2
+    assert len(results("import", "../runs.tar.zst", "--json").json["here_already"]) == 2
 
 
-def test_archives_are_reproducible_and_hold_plain_files_alone(there: Path) -> None:
+def test_archives_are_reproducible_and_hold_plain_files_alone(there: Path, fcctl: Typed) -> None:
     here = there.parent / "here"
     for file in (here / "results" / "runs").rglob("*.json"):
         file.touch()
         file.chmod(0o600)
     next((here / "results" / "runs").iterdir()).joinpath("link").symlink_to("/etc/passwd")
-    assert main(["-C", str(here), "results", "export", "all", "-o", "again.tar.zst"]) == 0
+    fcctl("-C", str(here), "results", "export", "all", "-o", "again.tar.zst")
     assert (there / "again.tar.zst").read_bytes() == (there.parent / "runs.tar.zst").read_bytes()
 
 
-def test_a_run_of_the_same_name_and_other_content_stays(there: Path, capsys: Captured) -> None:
-    assert main(["results", "import", "../runs.tar.zst"]) == 0
+def test_a_run_of_the_same_name_and_other_content_stays(there: Path, results: Typed) -> None:
+    results("import", "../runs.tar.zst")
     run = next((there / "results" / "runs").iterdir())
     (run / "journal.jsonl").write_text("mine\n")
-    assert main(["results", "import", "../runs.tar.zst"]) == 8
-    assert "its files differ" in capsys.readouterr().err
+    assert "its files differ" in results("import", "../runs.tar.zst", code=8).err
     assert (run / "journal.jsonl").read_text() == "mine\n"
 
 
-def test_an_archive_comes_in_whole_or_not_at_all(there: Path, capsys: Captured) -> None:
+def test_an_archive_comes_in_whole_or_not_at_all(there: Path, results: Typed) -> None:
     whole = (there.parent / "runs.tar.zst").read_bytes()
     bad = there / "bad.tar.zst"
     for content in (whole[:-40], whole[: len(whole) // 2], whole[:10], b"", b"no archive at all" * 100):
         bad.write_bytes(content)
-        assert main(["results", "import", "bad.tar.zst"]) == 1, len(content)
-        assert "was refused" in capsys.readouterr().err
+        assert "was refused" in results("import", "bad.tar.zst", code=1).err, len(content)
         assert left(there) == []
-    assert main(["results", "import", "nowhere.tar.zst"]) == 7
+    results("import", "nowhere.tar.zst", code=7)
 
 
 # ------------------------------------------------------------------------------------------------ hostile
@@ -228,50 +220,46 @@ def _extended(size: int) -> tuple[tarfile.TarInfo, bytes]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_archives_are_refused_and_leave_nothing(there: Path, capsys: Captured, name: str) -> None:
+def test_hostile_archives_are_refused_and_leave_nothing(there: Path, results: Typed, name: str) -> None:
     make, reason = HOSTILE[name]
     (there / "bad.tar.zst").write_bytes(make())
-    assert main(["results", "import", "bad.tar.zst"]) == 1
-    said = capsys.readouterr().err
+    said = results("import", "bad.tar.zst", code=1).err
     assert reason in said
     assert "\x1b" not in said
     assert left(there) == []
     assert {p.name for p in there.parent.iterdir()} - {"home"} == {"here", "runs.tar.zst", "there"}
 
 
-def test_the_archives_that_hostile_ones_are_made_like_would_come_in(there: Path) -> None:
+def test_the_archives_that_hostile_ones_are_made_like_would_come_in(there: Path, results: Typed) -> None:
     """Else every refusal above could be for another reason."""
     (there / "good.tar.zst").write_bytes(one("steps/a/ü-log.txt"))
-    assert main(["results", "import", "good.tar.zst"]) == 0
+    results("import", "good.tar.zst")
     assert (there / "results" / "runs" / RUN / "steps" / "a" / "ü-log.txt").read_bytes() == b"x"
     shutil.rmtree(there / "results")
     long = "/".join(["d" * 40] * 6)
     (there / "good.tar.zst").write_bytes(one(long))
-    assert main(["results", "import", "good.tar.zst"]) == 0
+    results("import", "good.tar.zst")
 
 
-def test_names_that_programs_act_on_are_changed(there: Path, capsys: Captured) -> None:
+def test_names_that_programs_act_on_are_changed(there: Path, results: Typed) -> None:
     """An archive of before that was done, or of somebody who means harm."""
     files = [described("run.json", RECORD), described("artifacts/.git/config", b"x"), described("artifacts/HEAD", b"y")]
     members = [GOOD, plain(f"{RUN}/artifacts/.git/config", b"x"), plain(f"{RUN}/artifacts/HEAD", b"y")]
     (there / "old.tar.zst").write_bytes(packed(files, members))
-    assert main(["results", "import", "old.tar.zst"]) == 0
-    assert "2 files renamed with underscores" in capsys.readouterr().err
+    assert "2 files renamed with underscores" in results("import", "old.tar.zst").err
     folder = there / "results" / "runs" / RUN / "artifacts"
     assert (folder / "_.git_" / "config").read_bytes() == b"x"
     assert sorted(p.name for p in folder.iterdir()) == ["_.git_", "_HEAD_"]
-    assert main(["results", "import", "old.tar.zst", "--json"]) == 0, "the same once more"
-    assert json.loads(capsys.readouterr().out)["here_already"] == [RUN]
+    assert results("import", "old.tar.zst", "--json").json["here_already"] == [RUN]  # the same once more
     both = [*files, described("artifacts/_.GIT_/config", b"z")]
     (there / "both.tar.zst").write_bytes(packed(both, [*members, plain(f"{RUN}/artifacts/_.GIT_/config", b"z")]))
-    assert main(["results", "import", "both.tar.zst"]) == 1
-    assert "is listed twice" in capsys.readouterr().err
+    assert "is listed twice" in results("import", "both.tar.zst", code=1).err
 
 
-def test_a_folder_of_that_name_is_not_overwritten(there: Path, capsys: Captured) -> None:
+def test_a_folder_of_that_name_is_not_overwritten(there: Path, results: Typed) -> None:
     mine = there / "results" / "runs" / RUN
     mine.mkdir(parents=True)
     (mine / "notes.txt").write_text("mine")
     (there / "good.tar.zst").write_bytes(one("a"))
-    assert main(["results", "import", "good.tar.zst"]) == 8
+    results("import", "good.tar.zst", code=8)
     assert left(there) == [f"runs/{RUN}", f"runs/{RUN}/notes.txt"]

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.main import main
 from orchestrator.results.store.store import FileStore
+from tests.integration.results.conftest import Typed
 from tests.support.measured_runs import document, entry, measured, samples, searched, simple
 
-Captured = pytest.CaptureFixture[str]
 BUILD = {"kind": "build", "schema_version": 1, "label": "fused"}
 
 
@@ -27,39 +26,30 @@ def build(registers: int) -> dict[str, Any]:
     return {**BUILD, "kernels": [{"name": "fused", "arch": "sm_89", "registers": registers}]}
 
 
-def told(capsys: Captured) -> Any:
-    return json.loads(capsys.readouterr().out)
-
-
-def test_a_regression_is_exit_code_9(store: FileStore, capsys: Captured) -> None:
+def test_a_regression_is_exit_code_9(store: FileStore, results: Typed) -> None:
     old = measured(store, [simple(10.0), build(100)], at=0, commit="a")
     new = measured(store, [simple(11.0), build(128)], at=60, commit="b")
-    assert main(["results", "compare", old, new, "--fail-on", "none"]) == 0
-    out = capsys.readouterr().out
+    out = results("compare", old, new, "--fail-on", "none").out
     assert "slower" in out
     assert "+10.0 %" in out
     assert "registers" in out
-    assert main(["results", "compare", old, new]) == 9, "slower, unless something else is asked"
-    assert main(["results", "compare", old, new, "--fail-on", "inconclusive"]) == 0
-    capsys.readouterr()
-    assert main(["results", "compare", old, new, "--fail-on", "slower:3%"]) == 9
-    captured = capsys.readouterr()
-    assert "error: mission (hot): 10.0 % slower" in captured.err
-    assert "fails: mission hot" in captured.out
-    assert main(["results", "compare", old, new, "--fail-on", "slower:20%"]) == 0
-    assert main(["results", "compare", new, old, "--fail-on", "slower:3%"]) == 0, "faster is no regression"
+    results("compare", old, new, code=9)  # slower, unless something else is asked
+    results("compare", old, new, "--fail-on", "inconclusive")
+    done = results("compare", old, new, "--fail-on", "slower:3%", code=9)
+    assert "error: mission (hot): 10.0 % slower" in done.err
+    assert "fails: mission hot" in done.out
+    results("compare", old, new, "--fail-on", "slower:20%")
+    results("compare", new, old, "--fail-on", "slower:3%")  # faster is no regression
 
 
-def test_json_holds_it_all_and_the_markdown_too(store: FileStore, capsys: Captured) -> None:
+def test_json_holds_it_all_and_the_markdown_too(store: FileStore, results: Typed) -> None:
     measured(store, [simple(10.0), build(100)], at=0)
     measured(store, [simple(11.0), build(128)], at=60, commit="b")
-    assert main(["results", "tag", "baseline", "20261121t083320z"]) == 0
-    capsys.readouterr()
-    words = ["results", "compare", "baseline", "last", "--fail-on", "slower:3%", "--json", "--markdown"]
-    assert main(words) == 9
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert json.loads(captured.err)["error"]["code"] == "regression"
+    results("tag", "baseline", "20261121t083320z")
+    words = ["compare", "baseline", "last", "--fail-on", "slower:3%", "--json", "--markdown"]
+    done = results(*words, code=9)
+    found = done.json
+    assert json.loads(done.err)["error"]["code"] == "regression"
     assert found["regression"] is True
     assert found["counts"] == {"slower": 1, "faster": 0, "same": 0, "inconclusive": 0, "incomparable": 0}
     (mission,) = found["benchmarks"]
@@ -71,13 +61,12 @@ def test_json_holds_it_all_and_the_markdown_too(store: FileStore, capsys: Captur
     assert found["markdown"].startswith("<!-- fcctl results compare -->\n### ❌ Benchmarks: 1 slower")
 
 
-def test_markdown_is_safe_to_post(store: FileStore, capsys: Captured) -> None:
+def test_markdown_is_safe_to_post(store: FileStore, results: Typed) -> None:
     evil = "a|b @someone <script>alert(1)</script> `x` [y](http://z)"
     for i in range(2):
         measured(store, [document(entry(evil, samples(10.0 + i)))], at=60 * i)
     old = store.rows()[1].run_id
-    assert main(["results", "compare", old, "last", "--markdown"]) == 9
-    out = capsys.readouterr().out
+    out = results("compare", old, "last", "--markdown", code=9).out
     named = [line for line in out.splitlines() if "alert" in line]
     assert len(named) > 2, "the caption of the sides, the table's row, what fails"
     for line in named:
@@ -88,50 +77,43 @@ def test_markdown_is_safe_to_post(store: FileStore, capsys: Captured) -> None:
     assert row.replace("\\|", "").count("|") == 9
 
 
-def test_the_same_run_on_both_sides_is_said(store: FileStore, capsys: Captured) -> None:
+def test_the_same_run_on_both_sides_is_said(store: FileStore, results: Typed) -> None:
     run = measured(store, [simple(10.0)])
-    assert main(["results", "compare", run, run, "--fail-on", "slower:3%"]) == 0
-    out = capsys.readouterr().out
+    out = results("compare", run, run, "--fail-on", "slower:3%").out
     assert "both sides are the same run" in out
     assert "1 inconclusive" in out, "one launch shows nothing of how much launches differ"
 
 
-def test_nothing_in_common_is_no_pass(store: FileStore, capsys: Captured) -> None:
+def test_nothing_in_common_is_no_pass(store: FileStore, results: Typed) -> None:
     old = measured(store, [simple(10.0)], at=0)
     measured(store, [document(entry("other", samples(1.0)))], at=60)
-    assert main(["results", "compare", old]) == 0
-    assert "no benchmark in common" in capsys.readouterr().out
-    assert main(["results", "compare", old, "last", "--fail-on", "slower:3%"]) == 7
-    assert "no benchmark in common" in capsys.readouterr().err
+    assert "no benchmark in common" in results("compare", old).out
+    assert "no benchmark in common" in results("compare", old, "last", "--fail-on", "slower:3%", code=7).err
 
 
-def test_two_searches_are_compared_by_what_they_found(store: FileStore, capsys: Captured) -> None:
+def test_two_searches_are_compared_by_what_they_found(store: FileStore, results: Typed) -> None:
     old = measured(store, [searched(0.8, us=4.2, tile=128)], at=0)
     new = measured(store, [searched(0.7, us=3.6, tile=32)], at=60)
-    assert main(["results", "compare", old, new]) == 0
-    out = capsys.readouterr().out
+    out = results("compare", old, new).out
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "best saxpy TILE=128 TILE=32" in lines
     assert "best on mission, us saxpy 4.2 3.6 -14 %" in lines
     assert "no verdict: the ratios of a search are relative to its own default" in lines
     assert "no benchmark in common" not in out
-    assert main(["results", "compare", old, new, "--json"]) == 0
-    facts = {one["fact"]: (one["old"], one["new"]) for one in told(capsys)["searches"]}
+    facts = {one["fact"]: (one["old"], one["new"]) for one in results("compare", old, new, "--json").json["searches"]}
     assert facts["time over default, on what was searched"] == (0.8, 0.7)
-    assert main(["results", "compare", old, new, "--markdown"]) == 0
-    assert "| best on mission, us | saxpy | 4.2 | 3.6 | -14 % |" in capsys.readouterr().out
-    assert main(["results", "compare", old, new, "--fail-on", "slower"]) == 0
+    assert "| best on mission, us | saxpy | 4.2 | 3.6 | -14 % |" in results("compare", old, new, "--markdown").out
+    results("compare", old, new, "--fail-on", "slower")
 
 
-def test_several_runs_make_one_side(store: FileStore, capsys: Captured) -> None:
+def test_several_runs_make_one_side(store: FileStore, results: Typed) -> None:
     old = [measured(store, [simple(10.0, seed=i)], at=60 * i) for i in range(4)]
     new = [measured(store, [simple(10.3, seed=9 + i)], at=600 + 60 * i) for i in range(4)]
-    assert main(["results", "compare", ",".join(old), ",".join(new), "--json"]) == 9
-    (mission,) = told(capsys)["benchmarks"]
+    (mission,) = results("compare", ",".join(old), ",".join(new), "--json", code=9).json["benchmarks"]
     assert (mission["basis"], mission["launches"], mission["verdict"]) == ("launches", [4, 4], "slower")
 
 
-def test_mistakes_are_told_with_a_way_out(store: FileStore, capsys: Captured) -> None:
+def test_mistakes_are_told_with_a_way_out(store: FileStore, results: Typed) -> None:
     run = measured(store, [simple(10.0)])
     for words, code, said in (
         ([run, "baseline"], 102, "fcctl results tag baseline"),
@@ -140,8 +122,7 @@ def test_mistakes_are_told_with_a_way_out(store: FileStore, capsys: Captured) ->
         ([run, run, "--margin", "lots"], 2, "such as 1%"),
         ([run, "nope"], 102, "fcctl results ls"),
     ):
-        assert main(["results", "compare", *words]) == code, words
-        assert said in capsys.readouterr().err
+        assert said in results("compare", *words, code=code).err
 
 
 # ------------------------------------------------------------------------------------------------ git
@@ -169,92 +150,77 @@ def with_commit(commit: str) -> dict[str, Any]:
     return {"source": {"tree_sha256": commit, "git_commit": commit, "dirty": False}}
 
 
-def test_the_way_from_commit_to_commit(store: FileStore, commits: list[str], capsys: Captured) -> None:
+def test_the_way_from_commit_to_commit(store: FileStore, commits: list[str], results: Typed) -> None:
     runs = [measured(store, [simple(10.0 - i)], at=60 * i, **with_commit(c)) for i, c in enumerate(commits)]
-    assert main(["results", "compare", *runs, "--json"]) == 0
-    source = told(capsys)["source"]
+    source = results("compare", *runs, "--json").json["source"]
     assert (source["old"], source["new"]) == tuple(commits)
     assert [subject[:7] for _, subject in source["changes"]["commits"]] == ["Faster:"]
     assert ["modified", "kernel.cu"] in source["changes"]["files"]
     assert ["added", "naïve name.cu"] in source["changes"]["files"]
-    assert main(["results", "compare", *runs]) == 0
-    out = capsys.readouterr().out
+    out = results("compare", *runs).out
     assert f"{commits[0][:10]}..{commits[1][:10]}" in out
     assert "\x1b" not in out
 
 
-def test_commits_that_git_does_not_know_are_no_error(store: FileStore, commits: list[str], capsys: Captured) -> None:
+def test_commits_that_git_does_not_know_are_no_error(store: FileStore, commits: list[str], results: Typed) -> None:
     evil = "--output=/tmp/x"
     one = measured(store, [simple(10.0)], at=0, **with_commit(evil))
     other = measured(store, [simple(10.0)], at=60, **with_commit("f" * 40))
-    assert main(["results", "compare", one, other]) == 0
-    assert "git in this workspace does not have these commits" in capsys.readouterr().out
+    assert "git in this workspace does not have these commits" in results("compare", one, other).out
 
 
-def test_history_ties_a_change_to_its_commit(store: FileStore, commits: list[str], capsys: Captured) -> None:
+def test_history_ties_a_change_to_its_commit(store: FileStore, commits: list[str], results: Typed) -> None:
     for i in range(24):
         measured(store, [simple(10.0 if i < 12 else 9.0, seed=i)], at=60 * i, **with_commit(commits[i // 12]))
-    assert main(["results", "history", "--benchmark", "mission", "--variant", "fused", "--json"]) == 0
-    (found,) = told(capsys)["series"]
+    (found,) = results("history", "--benchmark", "mission", "--variant", "fused", "--json").json["series"]
     (change,) = found["changes"]
     assert change["ratio"] == pytest.approx(0.9, abs=0.01)
     assert change["commits"] == f"{commits[0]}..{commits[1]}"
     assert change["source"]["commits"][0][0] == commits[1]
     assert len(found["points"]) == 24
     assert found["ladder"][-1]["gain"] == pytest.approx(1.11, abs=0.01)
-    assert main(["results", "history", "--benchmark", "mission"]) == 0
-    out = capsys.readouterr().out
+    out = results("history", "--benchmark", "mission").out
     assert "█" in out
     assert "1.11x faster since" in out
     assert f"{commits[0][:10]}..{commits[1][:10]}" in out
 
 
-def test_history_of_what_nobody_measured(store: FileStore, capsys: Captured) -> None:
-    assert main(["results", "history"]) == 0
-    assert "no run has a measurement yet" in capsys.readouterr().err
-    assert main(["results", "history", "--benchmark", "mission"]) == 7
+def test_history_of_what_nobody_measured(store: FileStore, results: Typed) -> None:
+    assert "no run has a measurement yet" in results("history").err
+    results("history", "--benchmark", "mission", code=7)
     measured(store, [simple(10.0)])
-    capsys.readouterr()
-    assert main(["results", "history", "--benchmark", "misson"]) == 7
-    assert "did you mean 'mission'" in capsys.readouterr().err
-    assert main(["results", "history", "--benchmark", "mission", "--variant", "fusd"]) == 7
-    assert "did you mean 'fused'" in capsys.readouterr().err
-    assert main(["results", "history"]) == 0
-    assert "mission" in capsys.readouterr().out
+    assert "did you mean 'mission'" in results("history", "--benchmark", "misson", code=7).err
+    assert "did you mean 'fused'" in results("history", "--benchmark", "mission", "--variant", "fusd", code=7).err
+    assert "mission" in results("history").out
 
 
 # ------------------------------------------------------------------------------------------------ tags
-def test_tags_are_given_listed_moved_and_taken_away(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+def test_tags_are_given_listed_moved_and_taken_away(store: FileStore, tmp_path: Path, results: Typed) -> None:
     old, new = (measured(store, [simple(10.0)], at=60 * i) for i in range(2))
-    assert main(["results", "tag"]) == 0
-    assert "no tags yet" in capsys.readouterr().err
-    assert main(["results", "tag", "baseline", old, "--note", "before"]) == 0
-    assert main(["results", "tag", "baseline", "last"]) == 8
-    assert "--move" in capsys.readouterr().err
-    assert main(["results", "tag", "--move", "baseline", "last"]) == 0
-    assert main(["results", "tag", "--json"]) == 0
-    assert [t["runs"] for t in told(capsys)["tags"]] == [[new]]
-    assert main(["results", "tag", "both", old, "baseline"]) == 0
-    capsys.readouterr()
-    assert main(["results", "export", "both", "--format", "jsonl"]) == 0
+    assert "no tags yet" in results("tag").err
+    results("tag", "baseline", old, "--note", "before")
+    assert "--move" in results("tag", "baseline", "last", code=8).err
+    results("tag", "--move", "baseline", "last")
+    assert [t["runs"] for t in results("tag", "--json").json["tags"]] == [[new]]
+    results("tag", "both", old, "baseline")
+    results("export", "both", "--format", "jsonl")
     assert '[tags."both"]' in (tmp_path / "results" / "tags.toml").read_text()
-    assert main(["results", "tag", "--delete", "both"]) == 0
-    assert main(["results", "tag", "both"]) == 7
-    assert main(["results", "tag", "last", old]) == 2
-    assert main(["results", "tag", "x", "nope"]) == 102
+    results("tag", "--delete", "both")
+    results("tag", "both", code=7)
+    results("tag", "last", old, code=2)
+    results("tag", "x", "nope", code=102)
 
 
 def test_a_tag_whose_runs_are_elsewhere_says_how_to_bring_them(
-    store: FileStore, tmp_path: Path, capsys: Captured
+    store: FileStore, tmp_path: Path, results: Typed
 ) -> None:
     measured(store, [simple(10.0)])
     (tmp_path / "results" / "tags.toml").write_text('[tags.baseline]\nruns = ["20261121t081530z-bench-l4-3fa9c1"]\n')
-    assert main(["results", "compare", "baseline"]) == 102
-    assert "fcctl results import" in capsys.readouterr().err
+    assert "fcctl results import" in results("compare", "baseline", code=102).err
     (tmp_path / "results" / "tags.toml").write_text("<<<<<<< HEAD\n")
-    assert main(["results", "compare", "baseline"]) == 3
-    assert main(["results", "ls"]) == 0, "who only looks is not kept from it"
-    assert main(["results", "tag", "x", "last"]) == 3
+    results("compare", "baseline", code=3)
+    results("ls")  # who only looks is not kept from it
+    results("tag", "x", "last", code=3)
     assert (tmp_path / "results" / "tags.toml").read_text() == "<<<<<<< HEAD\n", "nothing is overwritten"
 
 
@@ -270,23 +236,20 @@ json.dump(found, open(os.environ["FCCTL_OUT"] + "/bench.json", "w"))
 """
 
 
-def test_a_run_compares_itself_at_its_end(store: FileStore, tmp_path: Path, capsys: Captured) -> None:
+def test_a_run_compares_itself_at_its_end(store: FileStore, tmp_path: Path, fcctl: Typed) -> None:
     (tmp_path / "bench.py").write_text(BENCH)
     (tmp_path / "jobs").mkdir()
     step = f"steps:\n  - id: bench\n    run: '{sys.executable} bench.py $TOOK'\n"
     (tmp_path / "jobs" / "bench.yaml").write_text(f'job: bench\nenv: {{TOOK: "10"}}\n{step}')
     run = ["run", "bench", "--on", "local", "--compare", "baseline", "--fail-on", "slower:3%"]
-    assert main(run) == 102, "nothing is sent before the baseline is known to be there"
+    fcctl(*run, code=102)  # nothing is sent before the baseline is known to be there
     assert store.rows() == []
-    assert main(["run", "bench", "--on", "local", "-q"]) == 0
-    assert main(["results", "tag", "baseline", "last"]) == 0
-    capsys.readouterr()
-    assert main(run) == 0
-    assert "1 inconclusive" in capsys.readouterr().out
-    assert main([*run, "--set", "TOOK=10.8", "--json"]) == 9
-    found = told(capsys)
+    fcctl("run", "bench", "--on", "local", "-q")
+    fcctl("results", "tag", "baseline", "last")
+    assert "1 inconclusive" in fcctl(*run).out
+    found = fcctl(*run, "--set", "TOOK=10.8", "--json", code=9).json
     assert found["status"] == "passed"
     assert found["comparison"]["failures"][0]["kind"] == "slower"
     assert [d["name"] for d in found["comparison"]["environment"]] == ["settings.TOOK"]
-    assert main([*run, "--detach"]) == 2
-    assert main(["run", "bench", "--fail-on", "slower"]) == 2
+    fcctl(*run, "--detach", code=2)
+    fcctl("run", "bench", "--fail-on", "slower", code=2)

@@ -94,6 +94,9 @@ def test_a_full_disk_for_the_index_alone(disk: SmallDisk) -> None:
     assert store.is_complete(run.run_id)
     assert any("index" in note for note in notes)
     assert [row.run_id for row in store.rows()] == [run.run_id]
+    with pytest.raises(FcctlError) as raised:
+        store.reindex()
+    assert "df -h" in str(raised.value.hint), "to delete the index frees nothing"
     disk.clear()
     notes.clear()
     assert [row.run_id for row in store.rows()] == [run.run_id]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.cli.main import main
 from orchestrator.results.store.store import FileStore
+from tests.integration.results.conftest import Typed
 from tests.support import sample_run
 from tests.support.stores import begin, completed, make_id
 
@@ -36,18 +36,8 @@ def workspace(tmp_path: Path, workspace_store: FileStore) -> Path:
     return tmp_path
 
 
-Captured = pytest.CaptureFixture[str]
-
-
-def one_json(capsys: Captured) -> Any:
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    return json.loads(out)
-
-
-def test_ls_prints_stable_columns(workspace: Path, capsys: Captured) -> None:
-    assert main(["results", "ls"]) == 0
-    out = capsys.readouterr().out
+def test_ls_prints_stable_columns(workspace: Path, results: Typed) -> None:
+    out = results("ls").out
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["RUN", "STATUS", "SECONDS", "CREATED", "JOB", "TARGET", "USD", "COMMIT", "GPU"]
     assert lines[1][:3] == [sample_run.RUN_ID, "failed", "26.5"]
@@ -55,68 +45,57 @@ def test_ls_prints_stable_columns(workspace: Path, capsys: Captured) -> None:
     assert "\x1b" not in out
 
 
-def test_ls_filters(workspace: Path, capsys: Captured) -> None:
-    assert main(["results", "ls", "--json", "--job", "bench", "--limit", "1"]) == 0
-    found = one_json(capsys)
+def test_ls_filters(workspace: Path, results: Typed) -> None:
+    found = results("ls", "--json", "--job", "bench", "--limit", "1").json
     assert found["schema_version"] == 1
     assert [row["job"] for row in found["runs"]] == ["bench"]
-    assert main(["results", "ls", "--status", "cancelled"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "no run matches" in captured.err
-    assert main(["results", "ls", "--status", "pased"]) == 2
-    assert "did you mean 'passed'" in capsys.readouterr().err
+    done = results("ls", "--status", "cancelled")
+    assert done.out == ""
+    assert "no run matches" in done.err
+    assert "did you mean 'passed'" in results("ls", "--status", "pased", code=2).err
 
 
-def test_show(workspace: Path, capsys: Captured) -> None:
-    assert main(["results", "show"]) == 0
-    text = capsys.readouterr().out
+def test_show(workspace: Path, results: Typed) -> None:
+    text = results("show").out
     assert "17/17 cases passed" in text
     assert "Results  results/runs/" in text
-    assert main(["results", "show", "3fa9c1", "--json"]) == 0
-    found = one_json(capsys)
+    found = results("show", "3fa9c1", "--json").json
     assert found["run"]["run_id"] == sample_run.RUN_ID
     assert [d["kind"] for d in found["documents"]] == ["environment", "build", "correctness", "benchmark"]
     assert found["documents"][2]["content"]["summary"]["passed"] == 17
-    assert main(["results", "show", "last:bench"]) == 0
-    assert "00aa02" in capsys.readouterr().out
+    assert "00aa02" in results("show", "last:bench").out
 
 
-def test_show_what_is_not_there(workspace: Path, capsys: Captured) -> None:
-    assert main(["results", "show", "3fa9c2", "--json"]) == 102
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert f"did you mean {sample_run.RUN_ID}?" in json.loads(captured.err)["error"]["hint"]
+def test_show_what_is_not_there(workspace: Path, results: Typed) -> None:
+    done = results("show", "3fa9c2", "--json", code=102)
+    assert done.out == ""
+    assert f"did you mean {sample_run.RUN_ID}?" in json.loads(done.err)["error"]["hint"]
     active = begin(FileStore(workspace / "results", SystemClock()))
-    assert main(["results", "show", active.run_id]) == 101
-    assert "fcctl attach" in capsys.readouterr().err
-    assert main(["results", "show", "last"]) == 0, "the last complete one"
+    assert "fcctl attach" in results("show", active.run_id, code=101).err
+    results("show", "last")  # the last complete one
     active.release()
 
 
-def test_reindex_names_what_it_skips(workspace: Path, capsys: Captured) -> None:
+def test_reindex_names_what_it_skips(workspace: Path, results: Typed) -> None:
     bad = make_id()
     (workspace / "results" / "runs" / bad).mkdir()
-    assert main(["results", "reindex"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("3 runs indexed in ")
-    assert ", 1 folder skipped" in captured.out
-    assert f"skipped {bad}: no run.json" in captured.err
-    assert main(["results", "reindex", "--json"]) == 0
-    found = one_json(capsys)
+    done = results("reindex")
+    assert done.out.startswith("3 runs indexed in ")
+    assert ", 1 folder skipped" in done.out
+    assert f"skipped {bad}: no run.json" in done.err
+    found = results("reindex", "--json").json
     assert (found["runs"], found["skipped"]) == (3, [{"run_id": bad, "reason": "no run.json"}])
 
 
-def jq(query: str, document: bytes) -> list[Any]:
+def jq(query: str, document: str) -> list[Any]:
     if shutil.which("jq") is None:
         pytest.skip("jq is not installed")
-    done = subprocess.run(["jq", "-c", query], input=document, capture_output=True, check=True)
+    done = subprocess.run(["jq", "-c", query], input=document, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_flashcore_export_answers_the_users_queries(workspace: Path, capfdbinary: Any) -> None:
-    assert main(["results", "export", "last", "--format", "flashcore"]) == 0
-    out = capfdbinary.readouterr().out
+def test_the_flashcore_export_answers_the_users_queries(workspace: Path, results: Typed) -> None:
+    out = results("export", "last", "--format", "flashcore").out
     assert jq(
         ".results.mission.flashcore.p50, .results.mission.flashcore.p90, .results.mission.flashcore.p99", out
     ) == [1000.0, 1100.0, 1300.0]
@@ -125,26 +104,23 @@ def test_the_flashcore_export_answers_the_users_queries(workspace: Path, capfdbi
     assert jq(".results | keys", out) == [sorted(sample_run.SHAPES)]
 
 
-def test_a_run_without_a_benchmark_cannot_answer_them(workspace: Path, capsys: Captured) -> None:
-    assert main(["results", "export", "00aa01", "--format", "flashcore"]) == 7
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "no benchmark" in captured.err
+def test_a_run_without_a_benchmark_cannot_answer_them(workspace: Path, results: Typed) -> None:
+    done = results("export", "00aa01", "--format", "flashcore", code=7)
+    assert done.out == ""
+    assert "no benchmark" in done.err
 
 
-def test_json_export_is_one_object_a_line(workspace: Path, capfdbinary: Any) -> None:
-    assert main(["results", "export", "last", "00aa01"]) == 0
-    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+def test_json_export_is_one_object_a_line(workspace: Path, results: Typed) -> None:
+    lines = [json.loads(line) for line in results("export", "last", "00aa01").out.splitlines()]
     assert [line["run"]["run_id"][-6:] for line in lines] == ["3fa9c1", "00aa01"]
     assert len(lines[0]["documents"]) == 4
     assert "folder" not in lines[0]
 
 
-def test_an_export_that_fails_leaves_the_old_file(workspace: Path, capsys: Captured) -> None:
+def test_an_export_that_fails_leaves_the_old_file(workspace: Path, results: Typed) -> None:
     out = workspace / "out.json"
     out.write_text("old")
-    assert main(["results", "export", "00aa01", "--format", "flashcore", "-o", str(out)]) == 7
+    results("export", "00aa01", "--format", "flashcore", "-o", str(out), code=7)
     assert out.read_text() == "old"
-    assert main(["results", "export", "last", "-o", "nowhere/out.json"]) == 1
-    assert "could not write" in capsys.readouterr().err
+    assert "could not write" in results("export", "last", "-o", "nowhere/out.json", code=1).err
     assert sorted(p.name for p in workspace.iterdir()) == ["fcctl.toml", "out.json", "results"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
 
@@ -18,16 +19,12 @@ JOB = "steps:\n  - {id: look, run: 'cat $HOME/shutdown.log > $FCCTL_OUT/seen.txt
 def shutdown(sshd: LoopbackSshd) -> Path:
     """A ``shutdown`` of the far side that writes down what it is asked, found before the real one."""
     folder = sshd.home / "sbin"
-    folder.mkdir()
     log = sshd.home / "shutdown.log"
     log.touch()
     for name, body in (
-        ("shutdown", f'#!/bin/sh\necho "$@" >> {log}\n'),
-        ("sudo", '#!/bin/sh\n[ "$1" = -n ] && shift\nexec "$@"\n'),
-        ("systemd-run", "#!/bin/sh\nexit 1\n"),
-    ):
-        (folder / name).write_text(body)
-        (folder / name).chmod(0o755)
+        ("shutdown", f'echo "$@" >> {log}'), ("sudo", '[ "$1" = -n ] && shift\nexec "$@"'), ("systemd-run", "exit 1"),
+    ):  # fmt: skip
+        script(folder / name, body)
     return log
 
 
@@ -60,7 +57,7 @@ def test_a_machine_that_is_not_owned_is_never_touched(workspace: Workspace, shut
 
 
 def test_a_machine_that_refuses_is_not_used(workspace: Workspace, shutdown: Path) -> None:
-    (shutdown.parent / "sbin/shutdown").write_text("#!/bin/sh\necho not allowed >&2\nexit 1\n")
+    script(shutdown.parent / "sbin/shutdown", "echo not allowed >&2\nexit 1")
     done = workspace.fcctl("run", "look", "--on", "box", check=6)
     assert "shutdown timer" in done.stderr
     assert "hint:" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.living import is_running, processes
+from tests.support.living import kill_supervisor
 from tests.support.sshd import LoopbackSshd
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
@@ -48,10 +47,7 @@ def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> Workspa
 
 
 def supervisor_killed(workspace: Workspace, home: Path) -> None:
-    found = processes("supervise", home)
-    (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
-    os.kill(supervisor, signal.SIGKILL)
-    wait_for(lambda: not is_running(supervisor))  # under load that takes a moment
+    kill_supervisor(home)
 
 
 def cancelled(workspace: Workspace, home: Path) -> None:

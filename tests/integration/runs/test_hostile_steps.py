@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.base.clock import SystemClock
 from orchestrator.results.store.store import FileStore
-from tests.support.living import processes
+from tests.support.forked import FCCTL
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -46,19 +45,6 @@ steps:
       printf '\nthe last line\n'
       exit 3
 """
-STUBBORN = """
-env: {FCCTL_KILL_GRACE_S: "1"}
-steps:
-  - id: stubborn
-    timeout: 2
-    run: |
-      trap '' TERM
-      sleep 300 &
-      setsid sleep 301 >/dev/null 2>&1 &
-      while :; do sleep 0.2; done
-  - id: after
-    run: echo never
-"""
 LONG = """
 steps:
   - id: long
@@ -76,13 +62,20 @@ env: {MARK: unset}
 @pytest.fixture
 def workspace(tmp_path: Path, private_home: Path) -> Workspace:
     made = Workspace(tmp_path / "w", private_home)
-    for name, text in (("mess", MESS), ("noise", NOISE), ("stubborn", STUBBORN), ("long", LONG)):
+    for name, text in (("mess", MESS), ("noise", NOISE), ("long", LONG)):
         made.job(name, text)
     return made
 
 
 def everything_below(folder: Path) -> list[Path]:
     return [Path(root) / name for root, dirs, files in os.walk(folder) for name in [*dirs, *files]]
+
+
+def begun(workspace: Workspace, tmp_path: Path) -> subprocess.Popen[str]:
+    """``fcctl run long``, whose first step is at work."""
+    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
+    wait_for((tmp_path / "m").exists)
+    return running
 
 
 def go_on(workspace: Workspace) -> None:
@@ -130,15 +123,9 @@ def test_a_log_full_of_noise(workspace: Workspace) -> None:
     log = workspace.only_folder() / "steps/noise/log.txt"
     assert log.stat().st_size > 10_000_000, "every byte is kept"
     raw = subprocess.run(
-        [*_fcctl(), "logs", "last", "-q"], cwd=workspace.root, env=workspace.env(), capture_output=True, check=True
+        [*FCCTL, "logs", "last", "-q"], cwd=workspace.root, env=workspace.env(), capture_output=True, check=True
     ).stdout
     assert raw == log.read_bytes(), "a pipe gets what was written"
-
-
-def _fcctl() -> list[str]:
-    from tests.support.forked import FCCTL
-
-    return FCCTL
 
 
 #: JSON that Python reads and the controller does not: half a surrogate pair, and brackets 300 deep.
@@ -173,47 +160,8 @@ def test_what_a_step_wrote_for_no_parser_but_python_s_does_not_keep_its_run_from
     assert workspace.active() == []
 
 
-def test_a_step_that_will_not_die_and_its_daemons(workspace: Workspace) -> None:
-    start = time.monotonic()
-    done = workspace.fcctl("run", "stubborn", "--on", "here", check=100)
-    assert time.monotonic() - start < 250, "not as long as its daemons would last"
-    steps = {s["id"]: s for s in workspace.only_run()["steps"]}
-    assert steps["stubborn"]["status"] == "timed_out"
-    assert steps["after"]["status"] == "skipped"
-    assert "timed out" in done.stdout
-    assert processes("sleep 300", workspace.home) == []
-    assert processes("sleep 301", workspace.home) == []
-
-
-def test_the_supervisor_killed_makes_the_run_lost_not_endless(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
-    found = processes("supervise", workspace.home)
-    (supervisor,) = [p for p in found if "tmux" not in Path(f"/proc/{p}/cmdline").read_text()]
-    os.kill(supervisor, signal.SIGKILL)
-    out, err = running.communicate()
-    record = workspace.only_run()
-    assert running.returncode == 100, err
-    assert record["status"] == "lost"
-    assert record["steps"][0]["status"] == "failed"
-    assert "host program" in out
-    assert (workspace.only_folder() / "steps/long/log.txt").read_text().startswith("started")
-    assert processes("until [ -e", workspace.home) == []
-
-
-def test_tmux_killed_and_the_run_goes_on(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
-    subprocess.run(["tmux", "kill-server"], env=workspace.env(), check=True)
-    go_on(workspace)
-    _, err = running.communicate()
-    assert running.returncode == 0, err
-    assert (workspace.only_folder() / "steps/long/log.txt").read_text() == "started\nfinished\n"
-
-
 def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
+    running = begun(workspace, tmp_path)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate()
     assert running.returncode == 130
@@ -229,8 +177,7 @@ def test_ctrl_c_leaves_and_attach_comes_back(workspace: Workspace, tmp_path: Pat
 
 
 def test_cancel_from_elsewhere(workspace: Workspace, tmp_path: Path) -> None:
-    running = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
+    running = begun(workspace, tmp_path)
     (run_id,) = workspace.active()
     workspace.fcctl("cancel", run_id)
     _, err = running.communicate()
@@ -255,8 +202,7 @@ def test_a_look_at_a_run_does_not_keep_cancel_from_collecting_it(workspace: Work
 
 
 def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -> None:
-    first = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    wait_for((tmp_path / "m").exists)
+    first = begun(workspace, tmp_path)
     second = workspace.start("run", "long", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
     wait_for(lambda: [s["state"] for s in workspace.json("ps")["runs"]] == ["followed"] * 2)
     waits = workspace.home / ".fcctl/runs"
@@ -270,14 +216,3 @@ def test_two_runs_on_one_host_take_turns(workspace: Workspace, tmp_path: Path) -
     assert second.returncode == 0
     runs = sorted(workspace.runs().values(), key=lambda r: r["steps"][0]["started"])
     assert runs[0]["steps"][-1]["finished"] <= runs[1]["steps"][0]["started"]
-
-
-def test_shared_runs_go_side_by_side(workspace: Workspace, tmp_path: Path) -> None:
-    workspace.job("side", "lock: shared\n" + LONG.lstrip())
-    first = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'm'}")
-    second = workspace.start("run", "side", "--on", "here", "--set", f"MARK={tmp_path / 'n'}")
-    wait_for(lambda: (tmp_path / "m").exists() and (tmp_path / "n").exists())  # neither ends before the other began
-    go_on(workspace)
-    for running in (first, second):
-        running.communicate()
-        assert running.returncode == 0

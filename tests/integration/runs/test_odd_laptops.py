@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration.runs.test_lacking_hosts import _may_mount
 from tests.support.forked import FCCTL
+from tests.support.scripts import script
 from tests.support.small_disk import small_disk
 from tests.support.tiers import sampled
 from tests.support.waiting import wait_for
@@ -87,10 +88,10 @@ def test_a_reader_that_leaves_early(workspace: Workspace) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (141, "==> say <==\n", "")
 
 
-def typed(workspace: Workspace, script: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    """``script`` in a shell, ``"$@"`` in it being ``fcctl ARGV``."""
+def typed(workspace: Workspace, line: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """``line`` in a shell, ``"$@"`` in it being ``fcctl ARGV``."""
     return subprocess.run(
-        ["bash", "-c", script, "bash", *FCCTL, *argv], cwd=workspace.root, env=workspace.env(), capture_output=True,
+        ["bash", "-c", line, "bash", *FCCTL, *argv], cwd=workspace.root, env=workspace.env(), capture_output=True,
         text=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
 
@@ -99,11 +100,9 @@ def test_what_it_says_goes_into_the_folder_that_is_sent(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log has grown between its hash and its journey, by what fcctl itself says there."""
-    log, patient = workspace.root / "run.log", tmp_path / "bin/rsync"
-    patient.parent.mkdir()
+    log = workspace.root / "run.log"
     wait = f"until grep -q sync: {shlex.quote(str(log))}; do sleep 0.01; done"
-    patient.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which("rsync")} "$@"\n')
-    patient.chmod(0o755)
+    patient = script(tmp_path / "bin/rsync", f'{wait}\nexec {shutil.which("rsync")} "$@"')
     monkeypatch.setenv("PATH", f"{patient.parent}:{os.environ['PATH']}")
     workspace.job("quick", "steps:\n  - {id: say, run: 'wc -c run.log'}\n")
     for number in range(70):  # more than one call carries, so rsync has them first
@@ -126,8 +125,8 @@ def test_streams_that_are_closed_or_full(workspace: Workspace, how: str, code: i
     assert workspace.only_run()["status"] == "passed"
 
 
-@pytest.mark.parametrize("days", sampled([-1, 1], keep=(-1,)))
-def test_the_clocks_are_a_day_apart(workspace: Workspace, days: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("days", sampled([-1, 1, -20_700, 28_500], keep=(-1,)))  # also in 1970, after 2100
+def test_the_clocks_are_days_apart(workspace: Workspace, days: int, tmp_path: Path) -> None:
     """This side's clock is set off, for the controller alone."""
 
     def fcctl(*argv: str, code: int | None = 0) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.git import git_environment
+from tests.support.scripts import script
 from tests.support.sshd import LoopbackSshd
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
@@ -29,7 +30,9 @@ steps:
 
 def git(folder: Path, *words: str) -> str:
     who = ("-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
-    done = subprocess.run(["git", *who, *words], cwd=folder, env=git_environment(), check=True, capture_output=True)
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, env=git_environment(may_fetch=True), check=True, capture_output=True
+    )
     return done.stdout.decode().strip()
 
 
@@ -141,9 +144,7 @@ def test_launched_detached_and_repeated(workspace: Workspace, repository: Path) 
 def test_a_message_names_a_commit_and_no_hook_runs(workspace: Workspace, repository: Path) -> None:
     old = commit(repository, **{"kernels/csrc/kernel.cu": "one"})
     commit(repository, **{"kernels/csrc/kernel.cu": "two"})
-    hook = repository / ".git/hooks/post-index-change"
-    hook.write_text(f"#!/bin/sh\ntouch {repository}/hooked\n")
-    hook.chmod(0o755)
+    script(repository / ".git/hooks/post-index-change", f"touch {repository}/hooked")
     planned = workspace.json("run", "show", "--on", "here", "--rev", ":/one", "--dry-run")
     assert planned["source"]["git_commit"] == old
     assert not (repository / "hooked").exists()
@@ -222,25 +223,24 @@ def test_a_revision_that_is_none(workspace: Workspace, repository: Path) -> None
         assert left() == []
 
 
-def test_a_clone_that_lacks_commits(tmp_path: Path, private_home: Path, repository: Path) -> None:
+def test_a_clone_that_lacks_commits_and_a_folder_that_is_none(
+    tmp_path: Path, private_home: Path, repository: Path
+) -> None:
     commit(repository, a="one")
     commit(repository, a="two")
-    shallow, empty = tmp_path / "shallow", tmp_path / "empty"
+    shallow, empty, plain = (tmp_path / name for name in ("shallow", "empty", "plain"))
     git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), str(shallow))
     empty.mkdir()
     git(empty, "init", "-q")
-    for folder, revision, hint in ((shallow, "HEAD~1", "git fetch --unshallow"), (empty, "HEAD", "git commit")):
+    for folder, revision, code, hint in (
+        (shallow, "HEAD~1", 7, "git fetch --unshallow"), (empty, "HEAD", 7, "git commit"),
+        (plain, "main", 3, "run without --rev, or: git init"),
+    ):  # fmt: skip
         made = Workspace(folder, private_home)
         made.job("show", JOB)
-        assert hint in made.fcctl("run", "show", "--on", "here", "--rev", revision, check=7).stderr
-
-
-def test_outside_a_repository(tmp_path: Path, private_home: Path) -> None:
-    workspace = Workspace(tmp_path / "plain", private_home)
-    workspace.job("show", JOB)
-    done = workspace.fcctl("run", "show", "--on", "here", "--rev", "main", check=3)
-    assert "--rev main needs a git repository" in done.stderr
-    assert "run without --rev, or: git init" in done.stderr
+        said = made.fcctl("run", "show", "--on", "here", "--rev", revision, check=code).stderr
+        assert hint in said
+    assert "--rev main needs a git repository" in said
 
 
 def test_the_search_of_a_revision(workspace: Workspace, repository: Path) -> None:

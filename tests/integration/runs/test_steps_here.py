@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.emulator.emulator import Emulator
 from tests.support.sshd import LoopbackSshd
 from tests.support.tiers import sampled
+from tests.support.virtual_cloud import CloudWorkspace, machines
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -106,19 +108,6 @@ steps:
     assert workspace.only_run()["omitted"] == []
 
 
-def test_a_gate_that_fails_here_costs_nothing(workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    done = workspace.fcctl("run", "two", "--on", "box", "--set", f"PLACE={place}", "--set", "REGISTERS=255", check=100)
-    assert "unroll less" in done.stdout
-    assert host_was_untouched(sshd)
-    record = workspace.only_run()
-    assert [(s["id"], s["status"]) for s in record["steps"]] == [("compile", "failed"), ("on-host", "skipped")]
-    assert record["status"] == "failed"
-    assert record["cost"]["usd"] == 0
-    assert (workspace.only_folder() / "steps/compile/log.txt").is_file()
-    assert workspace.active() == []
-
-
 def test_a_missing_tool(workspace: Workspace, sshd: LoopbackSshd) -> None:
     step = "{id: compile, where: controller, run: 'true', needs: {tools: [no-such-nvcc]}%s}"
     workspace.job("must", f"steps:\n  - {step % ''}\n  - {{id: host, run: 'true'}}\n")
@@ -130,13 +119,6 @@ def test_a_missing_tool(workspace: Workspace, sshd: LoopbackSshd) -> None:
     workspace.fcctl("run", "may", "--on", "box")
     statuses = {r["job"]: [s["status"] for s in r["steps"]] for r in workspace.runs().values()}
     assert statuses == {"must": ["unavailable", "skipped"], "may": ["unavailable", "passed"]}
-
-
-def test_a_job_may_have_nothing_for_the_host(workspace: Workspace, sshd: LoopbackSshd, tmp_path: Path) -> None:
-    workspace.fcctl("run", "two", "--on", "box", "--steps", "compile", "--set", f"PLACE={tmp_path / 'p'}")
-    assert [s["id"] for s in workspace.only_run()["steps"]] == ["compile"]
-    assert workspace.only_run()["status"] == "passed"
-    assert host_was_untouched(sshd)
 
 
 SLOW = """
@@ -215,3 +197,39 @@ def test_interrupted(workspace: Workspace, sshd: LoopbackSshd, number: signal.Si
     assert not left_running(run_id)
     assert workspace.only_run()["status"] == "cancelled"
     assert host_was_untouched(sshd)
+
+
+# --------------------------------------------------------------------------------------------------- a cloud's machine
+@pytest.fixture
+def cloud_workspace(tmp_path: Path, private_home: Path, cloud: Emulator) -> CloudWorkspace:
+    made = CloudWorkspace(tmp_path / "w", private_home, cloud)
+    made.job("two", JOB)
+    return made
+
+
+def test_what_fails_here_asks_no_cloud_for_anything(cloud_workspace: CloudWorkspace, cloud: Emulator) -> None:
+    done = cloud_workspace.type("run", "two", "--on", "l4", "--yes", "--set", "REGISTERS=255", check=100)
+    assert "unroll less" in done.out
+    assert machines(cloud) == {}
+    record = cloud_workspace.only_run()
+    assert (record["status"], record["cost"]["usd"]) == ("failed", 0)
+    assert [(s["id"], s["status"]) for s in record["steps"]] == [("compile", "failed"), ("on-host", "skipped")]
+    assert (cloud_workspace.only_folder() / "steps/compile/log.txt").is_file()
+    assert cloud_workspace.active() == []
+    lines = (cloud_workspace.only_folder() / "journal.jsonl").read_text()
+    assert '"cloud"' not in lines
+    assert '"acquire"' not in lines
+
+
+def test_the_targets_gpu_is_compiled_for_and_a_job_for_here_alone_costs_nothing(
+    cloud_workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    cloud_workspace.target("a100", machine_type="a2-highgpu-1g", instance="other", usd_per_hour=3.7)
+    done = cloud_workspace.type(
+        "run", "two", "--on", "a100", "--steps", "compile", check=0
+    )  # nobody is asked for a yes
+    assert "may cost" not in done.err
+    assert machines(cloud) == {}
+    record = cloud_workspace.only_run()
+    assert (record["status"], [s["id"] for s in record["steps"]]) == ("passed", ["compile"])
+    assert "arch 80 8.0" in (cloud_workspace.only_folder() / "steps/compile/log.txt").read_text()

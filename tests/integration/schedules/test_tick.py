@@ -1,11 +1,14 @@
-"""A schedule at work: the real command, real runs on this computer, and firings that are killed."""
+"""A schedule at work: the real command, real runs on this computer, firings that are killed, and several at once."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import stat
 import subprocess
+import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +24,7 @@ from tests.support.command import run_fcctl
 from tests.support.money_world import World
 from tests.support.shadows import shadow_stdlib
 from tests.support.waiting import wait_for
+from tests.support.workspace import Workspace
 
 #: Where no month begins or ends for an hour at least, so that what was spent a minute ago was spent in this one.
 ZONE = "UTC" if 1 <= datetime.now(UTC).hour < 23 else "Etc/GMT+12"
@@ -169,3 +173,76 @@ def test_a_tick_books_what_the_ledger_could_not_take_at_a_run_s_end(fcctl: Calla
     fcctl("schedule", "tick")
     assert world.in_the_book() == {}
     assert [usage.cost.usd for _, usage in world.book.state().runs().values()] == [0.1]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, private_home: Path) -> Workspace:
+    made = Workspace(tmp_path / "w", private_home)
+    made.job("hello", "steps:\n  - {id: say, run: echo hello}\n")
+    (made.root / "fcctl.toml").chmod(0o600)
+    return made
+
+
+def at_once(workspace: Workspace, *commands: list[str]) -> list[tuple[int, str]]:
+    """What each of these ended with: its exit code, and what it said."""
+    started = [workspace.start(*command) for command in commands]
+    return [(process.returncode, said) for process in started for said in [process.communicate()[1]]]
+
+
+def adding(name: str) -> list[str]:
+    return ["schedule", "add", name, "--cron", "0 2 * * *", "--job", "hello", "--on", "here"]
+
+
+def schedules(workspace: Workspace) -> set[str]:
+    found: set[str] = set(tomllib.loads((workspace.root / "fcctl.toml").read_text()).get("schedules", {}))
+    return found
+
+
+def test_twelve_schedules_added_at_once(workspace: Workspace) -> None:
+    before = (workspace.root / "fcctl.toml").read_text()
+    names = [f"at{number}" for number in range(12)]
+    done = at_once(workspace, *map(adding, names))
+    assert [code for code, _ in done] == [0] * 12, done
+    assert schedules(workspace) == set(names)
+    assert (workspace.root / "fcctl.toml").read_text().startswith(before)
+    assert stat.S_IMODE((workspace.root / "fcctl.toml").stat().st_mode) == 0o600
+    removed = at_once(workspace, *(["schedule", "rm", name] for name in names[:2]), adding("more"))
+    assert [code for code, _ in removed] == [0] * 3, removed
+    assert schedules(workspace) == {*names[2:], "more"}
+    assert not [name for name in os.listdir(workspace.root) if name.startswith(".fcctl")]
+
+
+def test_one_schedule_added_four_times_at_once(workspace: Workspace) -> None:
+    done = at_once(workspace, *[adding("same")] * 4)
+    assert sorted(code for code, _ in done) == [0, 8, 8, 8], done
+    assert all("already" in said for code, said in done if code)
+    assert schedules(workspace) == {"same"}
+
+
+def line(due: float, outcome: str = "started") -> Firing:
+    return Firing(outcome=outcome, due=due, at=due, key="k")  # type: ignore[arg-type]
+
+
+def write(folder: Path, who: int) -> None:
+    for i in range(50):
+        FiringRecords(folder).append("n", (line(who * 1000 + i),))
+
+
+def test_many_writers_lose_nothing(tmp_path: Path) -> None:
+    writers = [multiprocessing.get_context("spawn").Process(target=write, args=(tmp_path, w)) for w in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert {f.due for f in FiringRecords(tmp_path).read("n")} == {w * 1000 + i for w in range(3) for i in range(50)}
+
+
+def test_one_decides_and_one_fires(tmp_path: Path) -> None:
+    one, other = FiringRecords(tmp_path), FiringRecords(tmp_path)
+    with one.deciding() as first, other.deciding() as second:
+        assert (first, second) == (True, False)
+    with one.firing("n") as first:
+        assert first
+        assert other.at_work("n")
+        assert not other.at_work("m")
+    assert not other.at_work("n")

@@ -169,6 +169,9 @@ class RentalCloud:
     def __init__(self, rental: Rental) -> None:
         self._rental = rental
 
+    def ahead_s(self) -> None:
+        return None
+
     def machine(self, zone: str, name: str) -> Machine | None:
         self._rental.reap()
         server = self._rental.servers.get((zone, name))

@@ -19,6 +19,7 @@ pytest.importorskip("optuna")
 pytest.importorskip("distributed")
 
 from tests.support.living import is_running, started_with
+from tests.support.scripts import script
 from tests.support.waiting import wait_for
 
 pytestmark = [
@@ -27,7 +28,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[3]
-SMI = '#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: $MODEL (UUID: GPU-$HOST_NAME)"\n'
+SMI = '[ "$1" = -L ] && echo "GPU 0: $MODEL (UUID: GPU-$HOST_NAME)"'
 #: Until they may go on, host a builds the default alone, and host b that and three others.
 BUILD = """
 until [ $P = 1 -o -e "$MARKS/go" ] || [ $HOST_NAME = b -a $(grep -c ^b "$MARKS/built") -lt 4 ]; do sleep 0.1; done
@@ -69,10 +70,8 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder, self.marks = folder, folder / "marks"
         self.marks.mkdir()
-        for name in ("bin", "tmp"):
-            (folder / name).mkdir()
-        (folder / "bin" / "nvidia-smi").write_text(SMI)
-        (folder / "bin" / "nvidia-smi").chmod(0o755)
+        (folder / "tmp").mkdir()
+        script(folder / "bin/nvidia-smi", SMI)
         self.offer = folder / "fleet" / "fleet.json"
         self.started: list[subprocess.Popen[bytes]] = []
         self.spec: dict[str, Any] = SPEC

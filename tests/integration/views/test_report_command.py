@@ -1,17 +1,23 @@
-"""``fcctl results report`` as it is typed."""
+"""``fcctl results report`` as it is typed, and the report that a job with `report: true` leaves."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
 from orchestrator.app import SystemClock
 from orchestrator.results.store.store import FileStore
+from orchestrator.views.report import outputs
 from orchestrator.views.report.outputs import find_chromium
 from tests.browser.conftest import slower
 from tests.support import reference_run
+from tests.support.scripts import script
 from tests.support.stores import completed
 from tests.support.workspace import Workspace
 
@@ -79,9 +85,7 @@ def test_mistakes_are_told_with_a_hint(small: Workspace) -> None:
 
 
 def test_a_browser_that_fails_is_an_error_with_its_words(small: Workspace) -> None:
-    broken = small.root / "browser"
-    broken.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
-    broken.chmod(0o755)
+    broken = script(small.root / "browser", "echo no display >&2\nexit 3")
     done = small.fcctl("results", "report", "last", "-o", "x.pdf", env={"FCCTL_CHROMIUM": str(broken)}, check=1)
     assert "cause: no display" in done.stderr
 
@@ -93,3 +97,38 @@ def test_a_pdf_through_a_real_chromium(workspace: Workspace) -> None:
     content = (workspace.root / "x.pdf").read_bytes()
     assert content.startswith(b"%PDF-")
     assert content.count(b"/Type /Page\n") + content.count(b"/Type /Page ") + content.count(b"/Type/Page/") >= 5
+
+
+JOB = """\
+title: told
+report: true
+env: {BUDGET: 5}
+steps:
+  - id: work
+    run: |
+      mkdir -p "$FCCTL_ARTIFACTS/reports" "$FCCTL_ARTIFACTS/bench"
+      echo mine > "$FCCTL_ARTIFACTS/reports/summary.md"
+      echo '{"us": 1}' > "$FCCTL_ARTIFACTS/bench/a.json"
+      echo '{"kind": "metrics", "metrics": {"us": 1}}' > "$FCCTL_OUT/m.json"
+      exit ${CODE:-0}
+    gates: [metrics.metrics.us == 1]
+"""
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_of_a_job_with_a_report_it_joins_the_artifacts_whoever_brings_the_run_home(
+    tmp_path: Path, private_home: Path
+) -> None:
+    workspace = Workspace(tmp_path / "w", private_home)
+    workspace.job("told", JOB)
+    submitted = workspace.fcctl("run", "told", "--on", "here", "--set", "BUDGET=7", "--detach").stdout.strip()
+    workspace.fcctl("attach", submitted)
+    folder = workspace.only_folder()
+    text = (folder / outputs.SUMMARY).read_text()
+    assert re.match("# told on (here|NVIDIA)", text)
+    assert "metrics.metrics.us" in text
+    manifest = yaml.safe_load((folder / outputs.MANIFEST).read_text())
+    assert (manifest["run_id"], manifest["status"], manifest["settings"]["BUDGET"]) == (submitted, "passed", "7")
+    assert [entry["path"] for entry in manifest["files"]] == ["bench/a.json", "reports/summary.md"]
+    assert json.loads((folder / "run.json").read_text())["run_id"] == submitted
+    assert workspace.json("results", "show", submitted)["run"]["status"] == "passed"

@@ -1,8 +1,9 @@
-"""``fcctl ui`` as it is typed: what it prints, what it opens, how it ends."""
+"""``fcctl ui`` as it is typed, and what its pages ask for again and again while a run is active."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import stat
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.installation import to_install
+from tests.support import reference_run
+from tests.support.crowd import LAST, watch, watched_by
+from tests.support.dashboard import Dashboard, dashboard
 from tests.support.waiting import wait_for
 from tests.support.workspace import Workspace
 
@@ -68,8 +72,6 @@ def test_without_its_libraries_it_says_what_to_install(workspace: Workspace, tmp
 
 
 def test_the_example_shows_the_published_runs_without_a_workspace(workspace: Workspace, tmp_path: Path) -> None:
-    from tests.support.dashboard import Dashboard
-
     (workspace.root / "fcctl.toml").unlink()
     process = workspace.start("ui", "--example", "--no-open", "--json")
     assert process.stdout is not None
@@ -85,23 +87,23 @@ def test_the_example_shows_the_published_runs_without_a_workspace(workspace: Wor
         process.communicate()
 
 
-def test_a_first_visit_names_three_commands(workspace: Workspace) -> None:
-    from tests.support.dashboard import dashboard
-
+def test_a_workspace_without_runs(workspace: Workspace) -> None:
+    """A first visit names three commands, what a browser has is not sent again, and a run that is none is an error."""
     with dashboard(workspace) as opened:
         opened.enter()
         first = opened.ask("/").text
-    assert all(
-        f"<code>{command}</code>" in first for command in ("fcctl doctor", "fcctl run preflight", "fcctl ui --example")
-    )
+        for command in ("fcctl doctor", "fcctl run preflight", "fcctl ui --example"):
+            assert f"<code>{command}</code>" in first
+        news = json.loads(opened.ask("/live").text)
+        assert "No active runs" in news["html"]
+        assert json.loads(opened.ask(f"/live?version={news['version']}").text) == {**news, "html": ""}
+        for run_id in ("20261121t081530z-phase1-l4-3fa9c1", "nope"):
+            assert opened.ask(f"/runs/{run_id}/live").status == 404
 
 
 @pytest.mark.full
 def test_a_module_of_the_workspace_is_never_run(workspace: Workspace) -> None:
     """The children that the dashboard starts in the workspace: its json.py is the user's, not Python's."""
-    from tests.support import reference_run
-    from tests.support.dashboard import dashboard
-
     reference_run.install(workspace.root / "results")
     for name in ("json", "yaml", "orchestrator"):
         (workspace.root / f"{name}.py").write_text("raise SystemExit('the workspace was imported')")
@@ -119,3 +121,67 @@ def _from(workspace: Workspace, folder: Path) -> Workspace:
     inner = Workspace.__new__(Workspace)
     inner.__dict__.update(workspace.__dict__, root=folder)
     return inner
+
+
+def test_a_browser_that_comes_back_gets_what_it_missed_and_no_more(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.job(
+        "two",
+        "steps:\n  - id: first\n    run: |\n      echo one; printf '\\033[31mred\\r\\n'\n"
+        f"      until [ -e {tmp_path / 'go'} ]; do sleep 0.1; done\n"
+        "  - id: second\n    run: echo two\n",
+    )
+    with dashboard(workspace) as opened:
+        opened.enter()
+        workspace.fcctl("run", "two", "--on", "here", "-d")
+        (run_id,) = workspace.active()
+        seen = ""
+        for news in watch(opened, run_id):
+            seen += "".join(piece["text"] for piece in news["log"])
+            if "red\n" in seen:
+                break
+        assert seen == "one\nred\n", "escapes of a host are gone"
+        (tmp_path / "go").touch()
+        rest = list(watch(opened, run_id, news))
+        assert [piece for one in rest for piece in one["log"]] == [{"step": "second", "text": "two\n"}]
+        assert workspace.runs()[run_id]["status"] == "passed"
+        late = list(watch(opened, run_id))
+        assert late[-1]["home"], "also for one that comes too late"
+
+
+CLIENTS = 50
+MOST_MB = 200
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
+def test_fifty_clients_watch_within_bounds(workspace: Workspace) -> None:
+    told, memory_mb = watched_by(workspace, CLIENTS, 20_000, 120)
+    assert max(memory_mb) < MOST_MB, f"{max(memory_mb):.0f} MiB"
+    assert len(told) == CLIENTS
+    for news in told:
+        assert LAST in "".join(piece["text"] for one in news for piece in one["log"])
+        assert any(one["html"] for one in news)
+        assert news[-1]["home"]
+
+
+@pytest.mark.full
+def test_what_is_reserved_free_and_to_be_expected(workspace: Workspace) -> None:
+    """The spending page has the numbers of ``cost budget``, and the first page those of ``ps``."""
+    text = (workspace.root / "fcctl.toml").read_text().replace('kind = "local"', 'kind = "local"\nusd_per_hour = 3.6')
+    (workspace.root / "fcctl.toml").write_text(text + "\n[budget]\nper_month_usd = 90\nper_day_usd = 80\n")
+    workspace.job("nap", "steps:\n  - {id: nap, run: sleep 600, timeout: 1h}\n")
+    run_id = workspace.fcctl("run", "nap", "--on", "here", "-d").stdout.strip()
+    with dashboard(workspace) as site:
+        site.enter()
+        page = site.ask("/spending").text
+        shown = [re.sub(r"<[^>]+>", "", row) for row in re.findall(r"<tr>.*?</tr>", page, re.S)]
+        found = workspace.json("cost", "budget")
+        (one,) = found["reservations"]
+        assert one["reserved_usd"] == 3.6
+        assert any(row.startswith("here$3.60$") and f"run {run_id}fcctl attach {run_id}" in row for row in shown), shown
+        assert "this month$90.00$0.00-$3.60$86.40" in " ".join(shown)
+        assert "reserved$3.60" in shown
+        assert "with the cloud&#39;s records: fcctl hosts audit" in page
+        assert f"total${found['forecast']['total_usd']:.2f}of $90.00" in shown
+        wait_for(lambda: re.search(r"<strong>\$0\.[0-9]+</strong> today of \$80", site.ask("/").text))
+    workspace.fcctl("cancel", run_id, "--grace", "0")

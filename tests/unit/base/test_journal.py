@@ -188,6 +188,32 @@ def test_a_line_is_as_old_as_the_clock_says_when_it_is_read_and_no_line_is_of_th
     assert journal.age(entry) == age_s + 60.0
 
 
+def test_a_journal_whose_file_was_deleted_has_its_lines_still(path: Path) -> None:
+    journal = opened(path)
+    journal.append("sync", files=3)
+    journal.append("submit")
+    content = path.read_bytes()
+    assert journal.content() == content
+    path.unlink()
+    assert journal.content() == content
+
+
+def test_a_link_is_no_journal_and_a_new_one_may_be_read_by_others(path: Path) -> None:
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.touch()
+    path.symlink_to(elsewhere)
+    with pytest.raises(DiskError):
+        opened(path).append("sync")
+    assert elsewhere.read_bytes() == b""
+    path.unlink()
+    before = os.umask(0)
+    try:
+        opened(path).append("sync")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
 def test_the_newest_line_of_a_kind_is_the_one_that_counts(path: Path) -> None:
     journal = opened(path)
     for number, kind in enumerate(("sync", "acquired", "sync", "ended")):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import click
 import pytest
@@ -208,3 +210,42 @@ def test_a_closed_pipe_is_no_error(private_home: Path, json_option: list[str]) -
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 141
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "hint"),
+    [
+        (
+            OSError(errno.EIO, "Input/output error", "/x/y"),
+            "Input/output error (/x/y)",
+            "check the file system of /x/y",
+        ),
+        (OSError(errno.EROFS, "Read-only file system", "/x/y"), "Read-only file system (/x/y)", "ls -ld /x/y"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device (", "free disk space"),
+    ],
+)
+def test_a_disk_that_fails_has_a_cause_and_a_next_command(
+    verb: dict[str, Cli], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: OSError,
+    cause: str, hint: str,
+) -> None:  # fmt: skip
+    assert verb == {}
+    monkeypatch.setattr(Cli, "note", mock.Mock(side_effect=error))
+    assert main(["probe", "note"]) == 1
+    err = capfd.readouterr().err
+    assert "unexpected" not in err
+    assert f"cause: {cause}" in err
+    assert hint in err
+
+
+@pytest.mark.parametrize("place", ["results", "results/active", "results/runs"])
+def test_a_file_where_a_folder_is_wanted_is_named(private_home: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "fcctl.toml").write_text("")
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    for command in (["ps"], ["results", "ls"]):
+        done = run_fcctl(*command, cwd=tmp_path)
+        if done.code:
+            assert f"cause: {file} is no folder, and fcctl needs a folder there" in done.err
+            assert f"mv {file} {file}.old" in done.err
+    assert done.code == (0 if place == "results/active" else 1)

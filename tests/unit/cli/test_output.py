@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from orchestrator.base.errors import ConfigError, HostUnreachable
 from orchestrator.cli import context, failures, reference
 from orchestrator.cli.context import DOLLARS, POSITIVE, Finite
-from orchestrator.cli.main import VERBS, load
+from orchestrator.cli.main import VERBS, fcctl, load
 from orchestrator.money.caps import Budget, Cap, dollars
 
 
@@ -124,3 +124,15 @@ def test_the_list_of_commands_is_short_and_right(verb: str) -> None:
 def test_the_reference_is_up_to_date() -> None:
     stored = (ROOT / "docs" / "cli.md").read_text()
     assert stored == reference.reference(), "run: python -m orchestrator.cli.reference > docs/cli.md"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_help_fits_80_columns_and_cuts_no_sentence(verb: str) -> None:
+    command = load(verb)
+    context = click.Context(command, info_name=verb, parent=click.Context(fcctl, info_name="fcctl"), terminal_width=80)
+    lines = command.get_help(context).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line.endswith("...") and not line.startswith("Usage:")] == []
+    for one in getattr(command, "commands", {}).values():
+        inner = one.get_help(click.Context(one, info_name=one.name, parent=context, terminal_width=80))
+        assert max(map(len, inner.splitlines())) <= 80

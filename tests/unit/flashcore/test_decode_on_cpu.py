@@ -18,12 +18,12 @@ from flashcore.build import Built
 from flashcore.errors import Unsupported
 from flashcore.extras import LOWER_RIGHT, Pages, Scores
 from flashcore.launch import DTYPES, Kernel
-from flashcore.library import Args, Strides
+from flashcore.library import Args
 from flashcore.reach import Device
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu.build import compile_on_cpu
-from tests.support.cuda_on_cpu.launch import run
+from tests.support.cuda_on_cpu.launch import among_nans, arguments, launch, run
 from tests.unit.flashcore.test_packed_and_paged_operators import in_pages
 
 pytestmark = [pytest.mark.group("decode"), pytest.mark.full]  # to compile it takes seven seconds of a processor
@@ -39,12 +39,6 @@ def prepared(library: ctypes.CDLL) -> ctypes.CDLL:
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Any two threads that touch the same shared memory without a barrier between fail a launch."""
     return prepared(compile_on_cpu(VARIANTS["decode"], {}, tmp_path_factory.mktemp("decode"), races=True))
-
-
-def among_nans(dtype: torch.dtype, B: int, heads: int, rows: int, D: int) -> torch.Tensor:
-    """Normal values in a slice of a [B, S, H, D] tensor of NaN, as a cache of keys is one."""
-    outer = torch.full((B, rows + 2, heads, D + 16), torch.nan, dtype=dtype)
-    return outer[:, 1:-1, :, 8:-8].transpose(1, 2).copy_(torch.randn(B, heads, rows, D))
 
 
 class Call:
@@ -65,13 +59,7 @@ class Call:
         self.q = among_nans(dtype, B, H, S_q, D)
         self.k, self.v = (among_nans(dtype, B, H_kv, S_kv, D) for _ in range(2))
         self.out = among_nans(dtype, B, H, S_q, D)
-        self.args = Args(
-            B=B, H=H, H_kv=H_kv, S_q=S_q, S_kv=S_kv, D=D, scale=scale, causal=causal, dtype=DTYPES.index(dtype),
-            tiling=splits,
-        )  # fmt: skip
-        for name, x in (("q", self.q), ("k", self.k), ("v", self.v), ("o", self.out)):
-            setattr(self.args, name, x.data_ptr())
-            setattr(self.args, name + "_stride", Strides(*x.stride()[:3]))
+        self.args = arguments(self.q, self.k, self.v, self.out, scale=scale, causal=causal, tiling=splits)
         if scores is not None:
             scores.fill(self.args)
 
@@ -82,8 +70,7 @@ class Call:
         memory = torch.full((size + 64,), 255, dtype=torch.uint8) if workspace is None else workspace
         self.args.workspace = memory.data_ptr()
         self.out.fill_(torch.nan)
-        code = library.flashcore_forward(self.args)
-        assert code == 0, library.flashcore_error(code)
+        launch(library, self.args)
         assert bool((memory[size : size + 64] == 255).all())
         right = expected(self.q, self.k, self.v, causal=self.causal, scale=self.scale, scores=self.scores)
         return roundings.judge(self.out.double(), right).used

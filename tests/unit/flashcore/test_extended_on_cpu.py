@@ -14,12 +14,13 @@ from flashcore import eligible, inputs, roundings
 from flashcore.build import Built
 from flashcore.extras import LOWER_RIGHT, Scores
 from flashcore.launch import DTYPES, Kernel
-from flashcore.library import Args, Strides
+from flashcore.library import Args
 from flashcore.packed import attention_varlen
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.cuda_on_cpu.launch import arguments, launch, masked_by
 
 pytestmark = [pytest.mark.group("extended"), pytest.mark.full]
 #: For all calls, and the one for windows and packed sequences alone.
@@ -33,19 +34,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def launched(library: ctypes.CDLL, tensors: Any, scores: Scores, **options: Any) -> torch.Tensor:
-    q, k, v = tensors
-    B, H, S_q, D = q.shape
-    args = Args(B=B, H=H, H_kv=k.shape[1], S_q=S_q, S_kv=k.shape[2], D=D, scale=D**-0.5, dtype=DTYPES.index(q.dtype))
-    out = torch.full_like(q, torch.nan)
-    for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
-        setattr(args, name, x.data_ptr())
-        setattr(args, name + "_stride", Strides(*x.stride()[:3]))
+    out = torch.full_like(tensors[0], torch.nan)
+    args = arguments(*tensors, out)
     scores.fill(args)
     scores.point(args)
     for name, value in options.items():
         setattr(args, name, value)
-    code = library.flashcore_forward(args)
-    assert code == 0, library.flashcore_error(code)
+    launch(library, args)
     return out
 
 
@@ -98,9 +93,7 @@ def test_all_at_once_with_a_mask_and_a_large_head(library: ctypes.CDLL, dtype: t
     scores = Scores((40, -1), 10.0, torch.tensor([0.2, 0.02]))
     for kind in ("left", "rows"):
         mask = inputs.mask(kind, shape, 1, "cpu")
-        strides = Strides(*(mask.stride(n) if mask.shape[n] > 1 else 0 for n in range(3)))
-        options = {"mask": mask.data_ptr(), "mask_stride": strides, "tiling": tiling}
-        out = launched(library, tensors, scores, causal=LOWER_RIGHT, **options)
+        out = launched(library, tensors, scores, causal=LOWER_RIGHT, tiling=tiling, **masked_by(mask))
         judge(out, expected(*tensors, causal=LOWER_RIGHT, mask=mask, scores=scores))
 
 

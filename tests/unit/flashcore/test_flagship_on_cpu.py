@@ -16,11 +16,12 @@ import torch
 
 from flashcore import registry, roundings
 from flashcore.launch import DTYPES, LOWER_RIGHT
-from flashcore.library import Args, Strides
+from flashcore.library import Args
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from tests.support.cuda_on_cpu import build as cuda_on_cpu
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.cuda_on_cpu.launch import among_nans, arguments, launch
 from tests.support.flagship_tilings import BEHIND, SKIPPING
 from tests.support.tiers import sampled
 
@@ -64,23 +65,12 @@ def excess(
     scale: float = 0.125,
     seed: int = 1,
 ) -> float:
-    """The largest part of the tolerance that the errors use, on random inputs; ``keys`` are H_kv and S_kv. Inputs are
-    slices of [B, S, H, D] tensors of NaN, and the output starts as NaN."""
-    (B, H, S_q, D), (H_kv, S_kv) = queries, keys
+    """The largest part of the tolerance that the errors use, on random inputs among NaN; ``keys`` are H_kv and S_kv.
+    The output starts as NaN."""
+    (B, H, S_q, D), shared = queries, keys
     generator = torch.Generator().manual_seed(seed)
-
-    def tensor(heads: int, rows: int) -> torch.Tensor:
-        outer = torch.full((B, rows + 2, heads, D + 16), torch.nan, dtype=dtype)
-        inner = outer[:, 1:-1, :, 8:-8].transpose(1, 2)
-        return inner.copy_(torch.randn(B, heads, rows, D, generator=generator))
-
-    q, k, v, out = tensor(H, S_q), tensor(H_kv, S_kv), tensor(H_kv, S_kv), tensor(H, S_q).fill_(torch.nan)
-    args = Args(B=B, H=H, H_kv=H_kv, S_q=S_q, S_kv=S_kv, D=D, scale=scale, causal=causal, dtype=DTYPES.index(dtype))
-    for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
-        setattr(args, name, x.data_ptr())
-        setattr(args, name + "_stride", Strides(*x.stride()[:3]))
-    code = library.flashcore_forward(args)
-    assert code == 0, library.flashcore_error(code)
+    q, k, v, out = (among_nans(dtype, B, *n, D, generator) for n in ((H, S_q), shared, shared, (H, S_q)))
+    launch(library, arguments(q, k, v, out.fill_(torch.nan), scale=scale, causal=causal))
     return roundings.judge(out.double(), expected(q, k, v, causal=causal, scale=scale)).used
 
 
@@ -150,20 +140,16 @@ def test_a_negative_scale_and_large_scores(library: ctypes.CDLL) -> None:
     assert excess(library, (1, 1, 70, 64), (1, 150), scale=-2.0) <= 1
 
 
-def test_no_heads_of_keys_that_do_not_divide_the_queries(library: ctypes.CDLL) -> None:
-    args = Args(B=1, H=3, H_kv=2, S_q=1, S_kv=1, D=64, scale=1.0)
-    assert library.flashcore_forward(args) == 1
-    args = Args(B=1, H=2, S_q=1, S_kv=1, D=112, scale=1.0)
-    assert library.flashcore_forward(args) == 1
+@pytest.mark.parametrize("wrong", [{"H": 3, "H_kv": 2}, {"H": 2, "D": 112}], ids=["heads of keys", "head dimension"])
+def test_what_it_does_not_take(library: ctypes.CDLL, wrong: dict[str, int]) -> None:
+    assert library.flashcore_forward(Args(**{"B": 1, "S_q": 1, "S_kv": 1, "D": 64, "scale": 1.0, **wrong})) == 1
 
 
 @pytest.mark.parametrize("library", [in_one_worker(CONFIGURATIONS[1])], indirect=True)
 def test_a_tiling_without_masks_refuses_them(library: ctypes.CDLL) -> None:
     mask = torch.ones(1, dtype=torch.bool)
-    args = Args(B=1, H=1, S_q=1, S_kv=2, D=64, scale=1.0, causal=LOWER_RIGHT)
-    assert library.flashcore_forward(args) == 1
-    args = Args(B=1, H=1, S_q=1, S_kv=1, D=64, scale=1.0, mask=mask.data_ptr())
-    assert library.flashcore_forward(args) == 1
+    for fields in ({"S_kv": 2, "causal": LOWER_RIGHT}, {"S_kv": 1, "mask": mask.data_ptr()}):
+        assert library.flashcore_forward(Args(B=1, H=1, S_q=1, D=64, scale=1.0, **fields)) == 1
 
 
 @pytest.mark.full

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,6 +153,13 @@ FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args);
 """
 
 
+def stub(folder: Path, patch: pytest.MonkeyPatch, known: int, wrong: int, **about: Any) -> Kernel:
+    """Takes as many tilings as ``known``, of which that numbered ``wrong`` is."""
+    patch.setenv("FLASHCORE_CACHE", str(folder / "cache"))
+    (folder / "stub.cpp").write_text(f"#define TILINGS {known}\n#define WRONG {wrong}\n{STUB}")
+    return Kernel(build(Variant("stub", "cpu", folder / "stub.cpp", "", **about)))
+
+
 @pytest.mark.parametrize(
     ("tilings", "wrong", "status", "said"),
     [
@@ -164,13 +172,8 @@ FLASHCORE_API size_t flashcore_args_bytes(void) { return sizeof(flashcore_args);
 def test_a_library_that_cheats_is_found_out(
     tilings: int, wrong: int, status: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "stub.cpp").write_text(f"#define TILINGS {tilings}\n#define WRONG {wrong}\n{STUB}")
-    stub = Variant(
-        "stub", "cpu", tmp_path / "stub.cpp", "", grouped_heads=True,
-        tilings={("float16", 64): ("16x16x16,4,2pt", "64x16x64,1,2pt")},
-    )  # fmt: skip
-    kernel = Kernel(build(stub))
+    listed = {("float16", 64): ("16x16x16,4,2pt", "64x16x64,1,2pt")}
+    kernel = stub(tmp_path, monkeypatch, tilings, wrong, grouped_heads=True, tilings=listed)
     assert [str(one) for one in forced.chosen_from(kernel)] == [
         "float16 64 16x16x16,4,2pt",
         "float16 64 64x16x64,1,2pt",
@@ -181,9 +184,7 @@ def test_a_library_that_cheats_is_found_out(
 
 
 def test_a_forced_call_says_that_it_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLASHCORE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "stub.cpp").write_text(f"#define TILINGS 0\n#define WRONG 9\n{STUB}")
-    kernel = Kernel(build(Variant("stub", "cpu", tmp_path / "stub.cpp", "")))
+    kernel = stub(tmp_path, monkeypatch, 0, 9)
     q = torch.zeros(1, 1, 3, 64, dtype=torch.float16)
     assert kernel(q, q, q).equal(q)
     with pytest.raises(LaunchFailed):

@@ -14,11 +14,11 @@ import torch
 
 from flashcore import inputs, roundings
 from flashcore.check import Guarded
-from flashcore.library import Args, Strides
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.cuda_on_cpu.launch import arguments, launch
 
 #: Tile sizes that show each way a kernel can be cut up; every one is a library of its own.
 CONFIGURATIONS = [
@@ -59,15 +59,6 @@ def among_nans(tensor: torch.Tensor, heads_last: bool) -> torch.Tensor:
     return inner.transpose(1, 2) if heads_last else inner
 
 
-def arguments(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool, scale: float) -> Args:
-    B, H, S_q, D = q.shape
-    args = Args(B=B, H=H, S_q=S_q, S_kv=k.shape[2], D=D, scale=scale, causal=int(causal))
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("o", out)):
-        setattr(args, name, tensor.data_ptr())
-        setattr(args, name + "_stride", Strides(*tensor.stride()[:3]))
-    return args
-
-
 def label(configuration: tuple[str, dict[str, int]]) -> str:
     return "-".join([configuration[0], *(f"{k}={v}" for k, v in configuration[1].items())])
 
@@ -95,7 +86,7 @@ def refusal(library: ctypes.CDLL, shape: Shape, seed: int, values: str, causal: 
     tensors = inputs.draw(shape, seed, "cpu", values)
     q, k, v = (among_nans(t, heads_last=seed % 2 == 1) for t in tensors)
     target = Guarded(shape, "cpu", heads_last=seed % 2 == 0)
-    code = library.flashcore_forward(arguments(q, k, v, target.out, causal, scale))
+    code = library.flashcore_forward(arguments(q, k, v, target.out, causal=int(causal), scale=scale))
     if code:
         return str(library.flashcore_error(code).decode())
     fault = roundings.judge(target.out.double(), expected(q, k, v, causal=causal, scale=scale)).fault
@@ -149,5 +140,5 @@ def test_keys_of_minus_infinity_have_no_weight(library: ctypes.CDLL) -> None:
     q[..., 0] = 1.0
     k[:, :, :64, 0] = k[:, :, 128:192, 0] = -torch.inf
     out = torch.full_like(q, torch.nan)
-    assert library.flashcore_forward(arguments(q, k, v, out, False, 0.125)) == 0
+    launch(library, arguments(q, k, v, out, scale=0.125))
     assert roundings.judge(out.double(), expected(q, k, v, scale=0.125)).fault is None

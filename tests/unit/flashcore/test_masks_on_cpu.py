@@ -11,11 +11,11 @@ import torch
 from flashcore import inputs, roundings
 from flashcore.extras import LOWER_RIGHT
 from flashcore.launch import DTYPES
-from flashcore.library import Args, Strides
 from flashcore.reference import expected
 from flashcore.registry import VARIANTS
 from flashcore.shapes import Shape
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.cuda_on_cpu.launch import arguments, launch, masked_by
 
 #: As the library has them: groups and pipelined, one group and plain, one stage.
 TILINGS: dict[str, dict[str, int]] = {
@@ -56,18 +56,9 @@ class Masked:
         for x in (k, v) if unread is not None else ():
             x[:, :, unread] = torch.nan
         out = torch.full_like(q, torch.nan)
-        args = Args(B=B, H=H, H_kv=heads, S_q=S_q, S_kv=S_kv, D=self.D, scale=0.125, causal=causal)
-        args.dtype = DTYPES.index(self.dtype)
-        for name, x in (("q", q), ("k", k), ("v", v), ("o", out)):
-            setattr(args, name, x.data_ptr())
-            setattr(args, name + "_stride", Strides(*x.stride()[:3]))
-        if mask is not None:
-            args.mask = mask.data_ptr()
-            args.mask_stride = Strides(*(mask.stride(n) if mask.shape[n] > 1 else 0 for n in range(3)))
-        code = self.library.flashcore_forward(args)
-        assert code == 0, self.library.flashcore_error(code)
-        blind = (right.right == 0).all(-1)
-        assert not out[blind].any()
+        hidden = {} if mask is None else masked_by(mask)
+        launch(self.library, arguments(q, k, v, out, scale=0.125, causal=causal, **hidden))
+        assert not out[(right.right == 0).all(-1)].any()
         assert roundings.judge(out.double(), right).used <= 1
         return out
 

@@ -43,30 +43,28 @@ def test_the_report_is_kept_and_read_into_a_document(tmp_path: Path, monkeypatch
         assert part in asked
 
 
+NO_PERMISSION = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"
+
+
 @pytest.mark.parametrize(
-    ("said", "hint"),
+    ("script", "error", "code", "said"),
     [
-        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "NVreg_RestrictProfilingToAdminUsers=0"),
-        ("==ERROR== Failed to initialize the profiler", "without profiling support"),
+        (f'echo "{NO_PERMISSION}"; exit 1', Unavailable, 69, "NVreg_RestrictProfilingToAdminUsers=0"),
+        ('echo "==ERROR== Failed to initialize the profiler"; exit 1', Unavailable, 69, "without profiling support"),
+        ("echo segfault; exit 139", FlashcoreError, 1, "segfault"),
     ],
+    ids=["no permission", "no support", "any other failure"],
 )
-def test_a_machine_that_may_not_profile_is_unavailable_with_the_fix(
-    said: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_machine_that_may_not_profile_is_unavailable_with_the_fix_and_any_other_failure_is_one(
+    script: str, error: type[FlashcoreError], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake(tmp_path, f'echo "{said}"; exit 1', monkeypatch)
-    with pytest.raises(Unavailable) as raised:
+    fake(tmp_path, script, monkeypatch)
+    with pytest.raises(error) as raised:
         profile.run("fused", ["fused"], tmp_path, ABOUT)
-    assert raised.value.exit_code == 69
-    assert hint in str(raised.value)
+    assert raised.value.exit_code == code
+    assert said in str(raised.value)
+    assert ("ncu failed" in str(raised.value)) == (code == 1)
     assert list(tmp_path.glob("*.json")) == []
-
-
-def test_any_other_failure_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(tmp_path, "echo segfault; exit 139", monkeypatch)
-    with pytest.raises(FlashcoreError, match="ncu failed") as raised:
-        profile.run("fused", ["fused"], tmp_path, ABOUT)
-    assert raised.value.exit_code == 1
-    assert "segfault" in str(raised.value)
 
 
 def test_no_ncu_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

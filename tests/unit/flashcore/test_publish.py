@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,21 +117,40 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a run is published, and the page that has the tables."""
+
+    to: Path
+    docs: Path
+
+    def publish(self, *runs: Path) -> Path:
+        """The folder that keeps the last run."""
+        assert publish.main([*map(str, runs), "--to", str(self.to), "--docs", str(self.docs)]) == 0
+        return self.to / runs[-1].name if runs else self.to
+
+    def text(self, *runs: Path) -> str:
+        self.publish(*runs)
+        return self.docs.read_text()
+
+
 @pytest.fixture
-def docs(tmp_path: Path) -> Path:
-    path = tmp_path / "kernels.md"
-    path.write_text(f"# Kernels\n\n{publish.BEGIN}\nold\n{publish.END}\n\nafter\n")
-    return path
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "kernels.md").write_text(f"# Kernels\n\n{publish.BEGIN}\nold\n{publish.END}\n\nafter\n")
+    return Place(tmp_path / "reference/h200", tmp_path / "kernels.md")
 
 
-def published(run: Path, docs: Path, tmp_path: Path) -> Path:
-    to = tmp_path / "reference" / "h200"
-    assert publish.main([str(run), "--to", str(to), "--docs", str(docs)]) == 0
-    return to / RUN
+def renamed(run: Path, name: str, **changes: Any) -> Path:
+    """The same run as another one, in which `fused` takes 5 us."""
+    later = run.rename(run.with_name(name))
+    record = json.loads((later / "run.json").read_text())
+    (later / "run.json").write_text(json.dumps({**record, "run_id": name, **changes}))
+    (later / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(benchmark("fused", 5.0)))
+    return later
 
 
-def test_documents_come_along_and_nothing_bulky_or_private(run: Path, docs: Path, tmp_path: Path) -> None:
-    kept = published(run, docs, tmp_path)
+def test_documents_come_along_and_nothing_bulky_or_private(run: Path, place: Place) -> None:
+    kept = place.publish(run)
     assert {p.name for p in kept.iterdir()} == {
         "run.json", "telemetry.jsonl", "preflight-environment.json", "build-build-fused.json",
         "build-build-baseline.json", "check-correctness-fused.json", "peaks-peaks.json",
@@ -145,8 +165,8 @@ def test_documents_come_along_and_nothing_bulky_or_private(run: Path, docs: Path
     assert 500 <= len((kept / "telemetry.jsonl").read_text().splitlines()) <= 600
 
 
-def test_samples_stay_and_clocks_become_ranges(run: Path, docs: Path, tmp_path: Path) -> None:
-    kept = json.loads((published(run, docs, tmp_path) / "bench-benchmark-fused.json").read_text())
+def test_samples_stay_and_clocks_become_ranges(run: Path, place: Place) -> None:
+    kept = json.loads((place.publish(run) / "bench-benchmark-fused.json").read_text())
     assert kept["benchmarks"][0]["samples"] == [8.0] * 100
     clocks = kept["comparisons"][0]["clocks"]
     assert clocks == {
@@ -160,9 +180,8 @@ def cells(text: str, heading: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_the_tables_say_what_was_measured(run: Path, docs: Path, tmp_path: Path) -> None:
-    published(run, docs, tmp_path)
-    text = docs.read_text()
+def test_the_tables_say_what_was_measured(run: Path, place: Place) -> None:
+    text = place.text(run)
     assert text.startswith("# Kernels\n")
     assert text.endswith("\n\nafter\n")
     assert "\nold\n" not in text
@@ -181,9 +200,7 @@ def test_the_tables_say_what_was_measured(run: Path, docs: Path, tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_shapes_that_differ_in_keys_alone_are_told_apart_and_each_method_is_named(
-    run: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_shapes_that_differ_in_keys_alone_are_told_apart_and_each_method_is_named(run: Path, place: Place) -> None:
     bench = benchmark("fused", 8.0)
     shape = {"B": 1, "H": 32, "S": 1, "D": 128, "S_kv": 4096, "H_kv": 8}
     rows = [{**row("1,32:8,1:4096,128", 7.0), "shape": shape}, {**row("1,32:8,1:1024,128", 5.0), "shape": shape}]
@@ -196,59 +213,40 @@ def test_shapes_that_differ_in_keys_alone_are_told_apart_and_each_method_is_name
         "method_version": 4,
     }  # fmt: skip
     (run / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(document))
-    published(run, docs, tmp_path)
-    text = docs.read_text()
+    text = place.text(run)
     assert [cells(text, f"1,32:8,1:{keys},128", "`fused`")[1] for keys in (4096, 1024)] == ["7.00", "5.00"]
     assert [len(cells(text, f"1,32:8,1:{keys},128", "`fused`")) for keys in (4096, 1024)] == [9, 10]
     assert cells(text, "1,32:8,1:1024,128", "`fused`")[8] == "0.90 [0.88, 0.91]"
     assert "method 2 and 4. Runs:" in text
 
 
-def test_a_kernel_that_is_left_out_for_an_l4_has_the_registers_of_where_it_runs(
-    run: Path, docs: Path, tmp_path: Path
-) -> None:
+def test_a_kernel_that_is_left_out_for_an_l4_has_the_registers_of_where_it_runs(run: Path, place: Place) -> None:
     """A trap takes 4 registers: that is nothing about the kernel."""
     (run / "steps/build/out/build-fused.json").write_text(json.dumps(build("fused", 4)))
-    published(run, docs, tmp_path)
-    row = next(line for line in docs.read_text().splitlines() if line.startswith("| `fused`"))
+    row = next(line for line in place.text(run).splitlines() if line.startswith("| `fused`"))
     assert "| 250 (sm_90) | 0 | 12 |" in row
 
 
-def test_a_step_up_that_is_slower_is_told_with_its_reason(run: Path, docs: Path, tmp_path: Path) -> None:
-    to = tmp_path / "reference" / "h200"
-    to.mkdir(parents=True)
-    (to / "notes.json").write_text(json.dumps({"fused": "the merge | costs more than it saves"}))
-    published(run, docs, tmp_path)
-    negative = docs.read_text().split("#### Negative results")[1]
+def test_a_step_up_that_is_slower_is_told_with_its_reason(run: Path, place: Place) -> None:
+    place.to.mkdir(parents=True)
+    (place.to / "notes.json").write_text(json.dumps({"fused": "the merge | costs more than it saves"}))
+    negative = place.text(run).split("#### Negative results")[1]
     assert "`fused` at mission: 1.33 of `wmma`'s time. Warps wait for barrier 2.25, wait 1.00 per issue" in negative
     assert "tensor cores 42 %, occupancy 24 %" in negative
     assert "`fused`: the merge / costs more than it saves" in negative
     assert "`wmma` at" not in negative
 
 
-def test_publishing_again_changes_nothing_and_a_later_run_counts(run: Path, docs: Path, tmp_path: Path) -> None:
-    published(run, docs, tmp_path)
-    first = docs.read_text()
-    published(run, docs, tmp_path)
-    assert docs.read_text() == first
-    later = run.with_name("20261122t101500z-bench-box-def456")
-    run.rename(later)
-    record = json.loads((later / "run.json").read_text())
-    (later / "run.json").write_text(json.dumps({**record, "run_id": later.name}))
-    (later / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(benchmark("fused", 5.0)))
-    publish.main([str(later), "--to", str(tmp_path / "reference/h200"), "--docs", str(docs)])
-    assert cells(docs.read_text(), "Ladder", "`fused`")[2] == "5.00"
-    assert len(cells(docs.read_text(), "Ladder", "`wmma`")) == 13
+def test_publishing_again_changes_nothing_and_a_later_run_counts(run: Path, place: Place) -> None:
+    assert place.text(run) == place.text(run)
+    text = place.text(renamed(run, "20261122t101500z-bench-box-def456"))
+    assert cells(text, "Ladder", "`fused`")[2] == "5.00"
+    assert len(cells(text, "Ladder", "`wmma`")) == 13
 
 
-def test_a_stage5_run_is_a_line_with_its_artifacts_and_changes_no_table(run: Path, docs: Path, tmp_path: Path) -> None:
-    published(run, docs, tmp_path)
-    before = docs.read_text()
-    later = run.with_name("20261122t101500z-stage5-box-def456")
-    run.rename(later)
-    record = json.loads((later / "run.json").read_text())
-    (later / "run.json").write_text(json.dumps({**record, "run_id": later.name, "job": "stage5"}))
-    (later / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(benchmark("fused", 5.0)))
+def test_a_stage5_run_is_a_line_with_its_artifacts_and_changes_no_table(run: Path, place: Place) -> None:
+    before = place.text(run)
+    later = renamed(run, "20261122t101500z-stage5-box-def456", job="stage5")
     goal = {"kind": "metrics", "metrics": {}, "goal": {"met": False, "text": "fused is 13.7x, the target is 15x"}}
     (later / "steps/bench/out/target.json").write_text(json.dumps(goal))
     for name, text in {
@@ -258,12 +256,11 @@ def test_a_stage5_run_is_a_line_with_its_artifacts_and_changes_no_table(run: Pat
     }.items():
         (later / "artifacts" / name).parent.mkdir(parents=True, exist_ok=True)
         (later / "artifacts" / name).write_text(text)
-    publish.main([str(later), "--to", str(tmp_path / "reference/h200"), "--docs", str(docs)])
-    text = docs.read_text()
+    text = place.text(later)
     line = f"- [`{later.name}`](h200/{later.name}/artifacts/reports/summary.md): target not met. fused is 13.7x"
     assert line in text
     assert text.replace(text[text.index("#### The job stage5") : text.index("#### Ladder")], "") == before
-    kept = tmp_path / "reference/h200" / later.name / "artifacts"
+    kept = place.to / later.name / "artifacts"
     assert sorted(str(p.relative_to(kept)) for p in kept.rglob("*.*")) == [
         "bench/candidate_best.json", "reports/summary.md"
     ]  # fmt: skip
@@ -271,33 +268,30 @@ def test_a_stage5_run_is_a_line_with_its_artifacts_and_changes_no_table(run: Pat
     assert "log: .../log.txt" in (kept / "reports/summary.md").read_text()
 
 
-def test_ceilings_that_were_measured_again_correct_what_was_published(run: Path, docs: Path, tmp_path: Path) -> None:
-    published(run, docs, tmp_path)
+def test_ceilings_that_were_measured_again_correct_what_was_published(run: Path, place: Place) -> None:
+    place.publish(run)
     more = {"mma_f32_tflops": 128.0, "mma_f16_cycles": 8.0, "max_clock_mhz": 1980.0, "sms": 132, "l2_bytes": 5e7}
-    (tmp_path / "reference/h200/peaks.json").write_text(json.dumps({"kind": "metrics", "metrics": {**PEAKS, **more}}))
-    publish.main(["--to", str(tmp_path / "reference/h200"), "--docs", str(docs)])
-    text = docs.read_text()
+    (place.to / "peaks.json").write_text(json.dumps({"kind": "metrics", "metrics": {**PEAKS, **more}}))
+    text = place.text()
     assert "Measured ceilings, after the runs:" in text
     assert "128 TFLOP/s" in text
     assert cells(text, "Ladder", "`fused`")[8] == "52 (tensor)"  # 4.19 of 8 us
     assert cells(text, "1,8,512,64", "`wmma`")[-1] == "70 (tensor)"
 
 
-def test_what_is_no_run_or_has_no_place_is_refused(
-    run: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert publish.main([str(tmp_path), "--to", str(tmp_path / "r/x"), "--docs", str(docs)]) == 2
+def test_what_is_no_run_or_has_no_place_is_refused(run: Path, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--to", str(place.to), "--docs", str(place.docs)]
+    assert publish.main([str(run.parent), *where]) == 2
     assert "is not a run's folder" in capsys.readouterr().err
-    docs.write_text("# Kernels\n")
-    assert publish.main([str(run), "--to", str(tmp_path / "r/x"), "--docs", str(docs)]) == 2
+    place.docs.write_text("# Kernels\n")
+    assert publish.main([str(run), *where]) == 2
     assert "has no lines that mark the place of the tables" in capsys.readouterr().err
 
 
-def test_a_text_from_a_host_cannot_break_out_of_its_cell(run: Path, docs: Path, tmp_path: Path) -> None:
+def test_a_text_from_a_host_cannot_break_out_of_its_cell(run: Path, place: Place) -> None:
     path = run / "steps/bench/out/benchmark-fused.json"
     path.write_text(json.dumps({**benchmark("fused", 8.0), "label": "x | <script>`\n# y"}))
-    published(run, docs, tmp_path)
-    text = docs.read_text()
+    text = place.text(run)
     assert "<script>" not in text
     assert "\n# y" not in text
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashcore.library import Args, Strides
+from flashcore.library import Args
 from flashcore.registry import VARIANTS
 from flashcore.variant import Variant
 from tests.support.cuda_on_cpu.build import compile_on_cpu
+from tests.support.cuda_on_cpu.launch import arguments
 
 #: One for each way that a kernel's barriers can be placed.
 CONFIGURATIONS: list[tuple[str, dict[str, int]]] = [
@@ -81,13 +82,8 @@ def test_what_orders_memory_and_what_does_not(tmp_path: Path, monkeypatch: pytes
 
 def launch(library: ctypes.CDLL, D: int, S_q: int, S_kv: int, causal: int) -> str:
     q, k, v = (torch.randn(1, 1, S, D).half() for S in (S_q, S_kv, S_kv))
-    args = Args(B=1, H=1, H_kv=0, S_q=S_q, S_kv=S_kv, D=D, scale=0.125, causal=causal)
-    for name, x in (("q", q), ("k", k), ("v", v), ("o", torch.empty_like(q))):
-        setattr(args, name, x.data_ptr())
-        setattr(args, name + "_stride", Strides(*x.stride()[:3]))
-    workspace = torch.empty(1 << 20, dtype=torch.uint8)
-    args.workspace = workspace.data_ptr()
-    code = library.flashcore_forward(args)
+    out, workspace = torch.empty_like(q), torch.empty(1 << 20, dtype=torch.uint8)
+    code = library.flashcore_forward(arguments(q, k, v, out, causal=causal, workspace=workspace.data_ptr()))
     return library.flashcore_error(code).decode() if code else ""
 
 

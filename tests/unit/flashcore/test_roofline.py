@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from flashcore import peaks, roofline
 from flashcore.errors import UsageError
+from flashcore.grades import grade
 from flashcore.shapes import SHAPES, Shape
 
 #: About an L4's, by its datasheet: 121 TFLOP/s, 300 GB/s, 48 MB of cache.
@@ -87,3 +89,27 @@ def test_a_processor_has_a_ceiling_too() -> None:
     assert least == pytest.approx(536_870_912 / 0.1e12 * 1e6)
     assert roofline.impossible(MISSION, "wall", ceilings, 0.8 * least)
     assert not roofline.impossible(MISSION, "wall", ceilings, 0.95 * least)
+
+
+@pytest.mark.parametrize(
+    ("p50", "letter"),
+    [
+        (4.6, "A+"), (39.9, "A+"), (40, "A+"), (50, "A+"), (50.1, "A"), (70, "A"), (70.1, "B+"), (100, "B+"),
+        (100.1, "B"), (150, "B"), (150.1, "C"), (200, "C"), (200.1, "D"), (1397.7, "D"),
+    ],
+)  # fmt: skip
+def test_each_bound_belongs_to_the_better_grade(p50: float, letter: str) -> None:
+    found = grade(p50, "NVIDIA L4")
+    assert found is not None
+    assert found.letter == letter
+    assert found.next_step
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA L40S", "", None])
+def test_there_is_no_grade_off_the_l4(gpu: str | None) -> None:
+    assert grade(45.0, gpu) is None
+
+
+@pytest.mark.parametrize("p50", [math.nan, math.inf, 0.0, -1.0])
+def test_there_is_no_grade_without_a_time(p50: float) -> None:
+    assert grade(p50, "NVIDIA L4") is None

@@ -1,4 +1,4 @@
-"""How a machine is had: each decision by itself, and that no cloud whatsoever makes it go on for ever."""
+"""How a machine is had: each decision by itself, that no cloud makes it go on for ever, and what it may cost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.machines.cloud import Machine, Power, Refusal, Remedy
+from orchestrator.machines.cloud import Hardware, Machine, Power, Refusal, Remedy
 from orchestrator.machines.provision import actions as m
 from orchestrator.machines.provision import decide as a
+from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, too_dear
 from orchestrator.machines.provision.decide import BACKOFF_S
 from orchestrator.machines.targets import CloudTarget, Provisioning
 
@@ -351,3 +352,37 @@ def test_whatever_the_cloud_does_it_ends_in_time(
         world.act(move)
         assert world.now - NOW <= world.policy.limit_s + 2 * 60
     raise AssertionError("it goes on for ever")
+
+
+BIG = Hardware("us-west1-c", "g2-standard-96", False, (("nvidia-l4", 8),), (("pd-ssd", 200),), address=True)
+
+
+@pytest.mark.parametrize(
+    ("usd", "rest_usd", "planned", "dear"),
+    [
+        (0.7, 0.02, PlannedPrice(0.7, 0.02), False),
+        (0.7 + 1e-9, 0.02, PlannedPrice(0.7, 0.02), False),
+        (0.71, 0.01, PlannedPrice(0.7, 0.02), False),  # all together it is what was planned
+        (0.6, 0.2, PlannedPrice(0.7, 0.02), True),
+        (8.0, 0.02, PlannedPrice(0.7, 0.02), True),
+        (0.7, 0.5, PlannedPrice(0.7), False),  # a plan of before
+        (0.8, 0.0, PlannedPrice(0.7), True),
+        (8.0, 0.5, None, False),  # nobody pays
+    ],
+)
+def test_all_of_an_hour_is_held_to_the_plan(
+    usd: float, rest_usd: float, planned: PlannedPrice | None, dear: bool
+) -> None:
+    price = SimpleNamespace(usd=usd, rest_usd=rest_usd)
+    assert (too_dear("vm", BIG, price, MachineRequest(60, 0.0, planned=planned)) is not None) == dear
+
+
+def test_both_prices_and_the_option_that_accepts_are_named() -> None:
+    price = SimpleNamespace(usd=8.003, rest_usd=0.05)
+    refusal = too_dear("vm", BIG, price, MachineRequest(60, 0.0, planned=PlannedPrice(0.707, 0.019)))
+    assert refusal is not None
+    assert (refusal.problem, "--accept-price" in (refusal.hint or "")) == ("budget", True)
+    assert "vm in us-west1-c costs $8.053 an hour, but the plan allows $0.726" in refusal.message
+    assert "g2-standard-96 (on demand): $8.003, and $0.050 for its disks (200 GiB) and its address" in (
+        refusal.cause or ""
+    )

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines.cache import FileMachineCache, state_folder
-from orchestrator.machines.cloud import Endpoint, Hardware
+from orchestrator.machines.cloud import IN_FLIGHT_S, Endpoint, Hardware
 from tests.unit.machines.test_endpoint import KEYS
 
 KNOWN = Endpoint(
@@ -95,42 +95,30 @@ def test_names_that_are_none_lead_nowhere(book: FileMachineCache, project: str, 
     assert not book.folder.exists()
 
 
-def written(book: FileMachineCache) -> Path:
-    book.remember(KNOWN)
-    return next(book.folder.rglob("vm.json"))
-
-
-@pytest.mark.parametrize("keep", [0, 1, 30, 200, -1])
-def test_a_torn_file_is_unknown(book: FileMachineCache, keep: int) -> None:
-    path = written(book)
-    path.write_bytes(path.read_bytes()[:keep])
-    assert book.known("proj-one", "vm") is None
-    book.remember(KNOWN)
-    assert book.known("proj-one", "vm") == KNOWN
-
-
 @pytest.mark.parametrize(
-    "changes",
+    "wrong",
     [
+        *(slice(kept) for kept in (0, 1, 30, 200, -1)), "[]", "null", "5", '"x"', "{}", "[" * 100_000, "\xff",
         {"version": 2}, {"version": None}, {"name": "other"}, {"project": "proj-two"}, {"port": 0}, {"port": "22"},
-        {"port": True and 70000}, {"address": "-oProxyCommand=x"}, {"address": ""}, {"address": "a b"}, {"user": "-x"},
+        {"port": 70000}, {"address": "-oProxyCommand=x"}, {"address": ""}, {"address": "a b"}, {"user": "-x"},
         {"user": "a\nb"}, {"instance_id": "../1"}, {"identity_file": ""}, {"identity_file": "a\nb"},
         {"identity_file": 5}, {"host_keys": "ssh-ed25519 AAAA"}, {"host_keys": ["ssh-ed25519 AAAA"]},
         {"host_keys": [f"{KEYS[0]}\n* ssh-rsa AAAA"]}, {"host_keys": [None]}, {"proxy_command": "sh"},
         {"proxy_command": ["a", "b\0"]}, {"deadline": "soon"}, {"deadline": True}, {"seen": -1}, {"started": 1e300},
     ],
-    ids=str,
+    ids=lambda wrong: str(wrong)[:40],
 )  # fmt: skip
-def test_a_file_that_says_something_else_is_unknown(book: FileMachineCache, changes: dict[str, Any]) -> None:
-    path = written(book)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def test_a_file_that_is_torn_or_says_something_else_is_unknown_and_written_anew(
+    book: FileMachineCache, wrong: slice | str | dict[str, Any]
+) -> None:
+    book.remember(KNOWN)
+    (path,) = book.folder.rglob("vm.json")
+    whole = path.read_text()
+    text = whole[wrong] if isinstance(wrong, slice) else wrong
+    path.write_text(json.dumps({**json.loads(whole), **text}) if isinstance(text, dict) else text, encoding="latin-1")
     assert book.known("proj-one", "vm") is None
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "5", '"x"', "{}", "[" * 100_000, "\xff"])
-def test_a_file_of_another_shape_is_unknown(book: FileMachineCache, text: str) -> None:
-    written(book).write_text(text, encoding="latin-1")
-    assert book.known("proj-one", "vm") is None
+    book.remember(KNOWN)
+    assert book.known("proj-one", "vm") == KNOWN
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
@@ -199,6 +187,27 @@ def test_one_process_at_a_time_turns_a_machine_on_and_a_killed_one_none(book: Fi
         other.close()
         ours.close()
         theirs.close()
+
+
+def test_while_the_request_of_a_killed_process_may_be_on_its_way_nobody_turns_the_machine_on(
+    book: FileMachineCache,
+) -> None:
+    with book.turning_on("proj-one", "vm"), book.asking("proj-one", "vm"):
+        pass
+    with book.turning_on("proj-one", "vm") as alone:
+        assert alone, "it was answered"
+        killed = book.asking("proj-one", "vm")
+        killed.__enter__()
+    with book.turning_on("proj-one", "vm") as alone, book.turning_on("proj-one", "vm-2") as elsewhere:
+        assert (alone, elsewhere) == (False, True)
+    (asked,) = book.folder.rglob("*.asked")
+    for age_s in (IN_FLIGHT_S, -2 * IN_FLIGHT_S):  # or the clock was set back
+        written = time.time() - age_s
+        os.utime(asked, (written, written))
+        with book.turning_on("proj-one", "vm") as alone:
+            assert alone
+    killed.__exit__(None, None, None)
+    assert not asked.exists()
 
 
 def test_the_lock_is_let_go_whatever_happens_and_is_no_machine(book: FileMachineCache) -> None:

@@ -39,6 +39,11 @@ def machine(status: str = "RUNNING", **changes: Any) -> Machine:
         ([Claim("r1", "left")], "PROVISIONING", {}, "stray", "followed r1 has ended"),
         ([Claim("r1", "over", "'released kept'", NOW + 60)], "RUNNING", {}, "kept", "kept"),
         ([Claim("r1", "over", "'released kept'", NOW - 60)], "RUNNING", {}, "stray", "r1 has ended"),
+        ([Claim("r1", "over", "'released kept'", NOW)], "RUNNING", {}, "stray", "r1 has ended"),
+        ([Claim("s1", "session")], "RUNNING", {}, "session", "session s1 keeps it on"),
+        ([Claim("u1", "up")], "RUNNING", {}, "up", "hosts up"),
+        ([Claim("u1", "up"), Claim("s1", "session")], "RUNNING", {}, "session", "s1"),
+        ([], "SUSPENDING", {}, "off", "stopping (SUSPENDING)"),
         ([], "RUNNING", {"fcctl-run": "up-17"}, "up", "hosts up"),
         ([], "RUNNING", {"fcctl-run": "r9"}, "stray", "r9"),
         ([], "RUNNING", {"fcctl-run": "r9", "fcctl-workspace": "other"}, "foreign", "other"),
@@ -125,6 +130,20 @@ def test_a_machine_that_waits_in_the_queue_is_of_the_run_that_made_it(asked: flo
     queued = machine("PENDING", labels={"fcctl": "yes", "fcctl-run": "r1"}, started=None, created=NOW - 60)
     claims = [Claim("r1", "left", turned_on=(asked - 5, asked + 5))]
     assert judge(queued, claims, 0.72, NOW, "mine", Evidence("fcctl")).verdict == verdict
+
+
+@pytest.mark.parametrize(("since", "is_of"), [(NOW - 5, True), (NOW + 5, True), (NOW - 5.5, False), (NOW + 5.5, False)])
+def test_a_machine_is_of_the_run_that_had_it_started_then(since: float, is_of: bool) -> None:
+    claim = Claim("r1", "left", turned_on=(NOW - 5, NOW + 5))
+    assert claim.is_of(machine(started=since)) is is_of
+    assert claim.is_of(machine(started=None, created=since)) is is_of
+    assert not claim.is_of(machine(started=None, created=None))
+    assert not Claim("r1", "left").is_of(machine(started=since))
+
+
+@pytest.mark.parametrize(("deadline", "verdict"), [(NOW + 1, "up"), (NOW, "stray"), (None, "stray")])
+def test_what_hosts_up_turned_on_is_its_until_the_limit(deadline: float | None, verdict: str) -> None:
+    assert judge(machine(deadline=deadline), [Claim("u1", "up")], 0.72, NOW).verdict == verdict
 
 
 def test_the_older_of_two_machines_of_one_name() -> None:

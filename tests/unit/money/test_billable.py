@@ -268,7 +268,7 @@ def test_what_a_whole_list_does_not_have_is_gone(recorder: tuple[ResourceRecorde
 def test_what_fcctl_deleted_is_gone_once(recorder: tuple[ResourceRecorder, SpendingBook]) -> None:
     known, file = recorder
     known.record_deleted(thing(), MADE + DAY)
-    assert file.resources() == []
+    assert file.resources() == [], "nobody knows it"
     known.record([disk(MADE + 60)])
     known.record_deleted(thing(), MADE + DAY)
     known.record_deleted(thing(), MADE + 2 * DAY)
@@ -317,7 +317,9 @@ def test_whose_things_are_in_the_ledger() -> None:
     ours = thing(name="spare", users=(), labels={"fcctl": "yes", "fcctl-workspace": "mine"})
     assert is_ours(ours, names, "mine")
     assert not is_ours(ours, names, "theirs")
-    assert not is_ours(thing(name="vmware", users=("other",)), names)
+    for name in ("vmware", "data", "vm.data", "v"):
+        assert not is_ours(thing(name=name, users=("other",)), names)
+    assert is_ours(thing(name="vm", users=()), names)
     assert target_of(ours, [TARGET]) is None
     assert target_of(thing(name="data", users=("vm",)), [TARGET]) is TARGET
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.base.errors import ConflictError, FcctlError
+from orchestrator.base.errors import ConflictError, DiskError, FcctlError
 from orchestrator.money import book as books
 from orchestrator.money.billable import ResourceRecord, histories, standing_lines, without_repetitions
 from orchestrator.money.book import FiringCost, SpendingBook
@@ -234,6 +234,16 @@ def test_who_may_read_it(tmp_path: Path, private_home: Path, monkeypatch: pytest
     assert (book._folder / books.LOCK).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("name", [books.NAME, books.LOCK])
+def test_a_link_is_no_ledger(tmp_path: Path, name: str) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "elsewhere").touch()
+    (tmp_path / "state" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DiskError, match="ledger"):
+        book_in(tmp_path / "state").add_usage(MACHINE)
+    assert (tmp_path / "elsewhere").read_bytes() == b""
+
+
 def test_a_folder_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the folder would be")
     book = book_in(tmp_path / "state")
@@ -252,6 +262,7 @@ def test_whoever_waits_too_long_is_told_for_what(book: SpendingBook, monkeypatch
     assert refused.value.cause == f"it holds the lock {book._folder / books.LOCK}"
     assert refused.value.hint is not None
     assert "fuser" in refused.value.hint
+    assert (books.IMPATIENCE_S, books.COMPACT_BYTES) == (1.0, 1 << 20)
 
 
 # --------------------------------------------------------------------------------------------------------- compaction

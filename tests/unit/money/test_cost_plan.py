@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,8 +223,9 @@ def priced(
     ],
 )
 def test_a_machine_that_costs_more_than_its_target_is_used_if_that_is_accepted(there: dict[str, Any]) -> None:
-    asked, _, budget = priced(**there)
+    asked, notes, budget = priced(**there)
     assert asked == ["cloud"]
+    assert not any("with a list price" in note for note in notes)
     assert [one.machine_type for one in budget.seen(l4())] == [one.machine_type for one in there["listed_"]]
 
 
@@ -240,6 +242,39 @@ def test_a_machine_that_costs_more_than_its_target_is_used_if_that_is_accepted(t
 def test_else_it_is_refused_before_it_is_started(there: dict[str, Any]) -> None:
     with pytest.raises(BudgetError, match=r"vm in us-west1-c costs more .* it is a g2-standard-96 \(on demand\)"):
         priced(**there)
+
+
+@pytest.mark.parametrize(
+    ("own", "machine_type", "told"),
+    [
+        (0.5, "g2-standard-96", True),
+        (0.5, "g2-standard-4", False),
+        (None, "g2-standard-96", False),
+        (99.0, "g2-standard-96", False),
+    ],
+)
+def test_a_price_of_ones_own_below_the_list_s_is_told_for_another_machine(
+    own: float | None, machine_type: str, told: bool
+) -> None:
+    target, there = l4(usd_per_hour=own), replace(DEAR, machine_type=machine_type)
+    found = list(estimate._remarks(target, listed().with_seen(target, [there.hardware])))
+    assert bool(found) is told
+    if told:
+        assert "fcctl uses $0.50 from usd_per_hour of [targets.l4]" in found[0]
+
+
+def test_fetching_costs_what_the_largest_of_the_last_runs_left(tmp_path: Path) -> None:
+    store, job = FileStore(tmp_path, SystemClock()), parse(JOB, "hello.yaml").job
+    assert estimate.cost_plan(store, job, l4(), listed()).egress_usd == 0.0
+    runs = [
+        completed(store, make_id("hello", at=NOVEMBER + at), created=iso(NOVEMBER + at), job="hello") for at in range(6)
+    ]
+    for number, mib in enumerate((9, 1, 3, 2, 1, 1)):  # the oldest of six counts no more
+        (store.folder(runs[number]) / "big").write_bytes(bytes(mib << 20))
+    largest = store.size(runs[2])
+    assert 3 << 20 <= largest < 4 << 20
+    assert estimate.cost_plan(store, job, l4(), listed()).egress_usd == pytest.approx(largest / 2**30 * 0.12)
+    assert estimate.cost_plan(store, job, LocalTarget(name="local"), listed()).egress_usd == 0.0
 
 
 def test_without_an_answer_of_the_cloud_a_price_is_accepted_for_nothing() -> None:

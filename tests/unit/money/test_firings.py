@@ -212,6 +212,7 @@ def test_what_others_ran_on_a_machine_that_it_left_on_is_theirs(book: SpendingBo
     with book.changing() as change:
         change.add("run", usage("run", 0.1, name, MACHINE))
         change.add("run", usage("theirs", 0.1, None, theirs).model_copy(update={"started": began}))
+        change.add("run", usage("on no machine", 0.1, None))
         change.reserve(kept)
         change.add("power", ON.model_copy(update={"stopped": NOON + 1800}))
     with book.changing() as change:

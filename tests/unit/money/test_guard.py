@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError
@@ -123,6 +124,34 @@ def test_a_budget_that_buys_too_little_to_begin_with_is_refused() -> None:
     refuse_useless(planned(there, 30, 0.72, 0.01), 1.0)
     with pytest.raises(BudgetError, match="pays for 45 seconds of box"):
         refuse_useless(planned(there, 30, 0.72, 0.01), 50.5)
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(0.01, "$0.01"), (0.0099, "$0.0099"), (0.0, "$0.00"), (-0.001, "$-0.00"), (2.5, "$2.50")]
+)
+def test_of_less_than_a_cent_it_is_said_how_much(usd: float, text: str) -> None:
+    assert guard.dollars(usd) == text
+
+
+@pytest.mark.parametrize(("usd", "allowed"), [(0.5, True), (1_000_000, True), (0, False), (1_000_001, False)])
+def test_a_cap_is_some_dollars(usd: float, allowed: bool) -> None:
+    caps = {name: usd for name in guard.Budget.model_fields if name.endswith("_usd")}
+    assert len(caps) == 5
+    for name, value in caps.items():
+        if allowed:
+            assert getattr(guard.Budget.model_validate({name: value}), name) == usd
+        else:
+            with pytest.raises(ValidationError):
+                guard.Budget.model_validate({name: value})
+    assert guard.Budget(usd_per_hour=0).usd_per_hour == 0
+    with pytest.raises(ValidationError):
+        guard.Budget(usd_per_hour=-0.5)
+
+
+def test_debts_buy_nothing() -> None:
+    assert guard.seconds_within(-5.0, 1.0) == guard.seconds_within(0.0, 1.0) == 0.0
+    assert guard.seconds_within(2.0, 4.0) == 1800.0
+    assert (guard.LEAST_S, guard.RESERVE_S, reserve_s(100.0), reserve_s(9000.0)) == (120.0, 180.0, 10.0, 180.0)
 
 
 def test_a_free_machine_is_never_ended() -> None:

@@ -161,6 +161,23 @@ def test_fetching_results_is_billed_to_their_run() -> None:
     assert spent(lines, START + 3600, UTC).project == pytest.approx(RATE + 0.03)
 
 
+@pytest.mark.parametrize(
+    ("billed_s", "lines"),
+    [(300.9, [("bench", 300.9)]), (301.0, [("bench", 300.0), ("idle", 1.0)]), (299.0, [("bench", 299.0)])],
+)
+def test_a_second_that_no_run_used_is_idle(billed_s: float, lines: list[tuple[str, float]]) -> None:
+    found = books.ledger([run(START, {"bench": 300})], [sighting(stopped=START + billed_s)])
+    assert [(line.activity, line.seconds) for line in found] == [(name, pytest.approx(s)) for name, s in lines]
+
+
+def test_of_two_words_on_a_start_the_later_counts_and_a_known_end_before_a_bound() -> None:
+    words = [sighting(stopped=START + 100 * n, seen=START + 900, user=str(n)) for n in (1, 2)]
+    bound = sighting(stopped=START + 500, seen=START + 1000, bound=True)
+    for order in ([*words, bound], [bound, *words]):
+        assert [one.user for one in books.latest(order)] == ["2"]
+    assert [one.user for one in books.latest(reversed(words))] == ["1"]
+
+
 def test_idle_seconds_are_where_no_run_was() -> None:
     runs = [run(START + 100, {"bench": 200}), run(START + 500, {"bench": 100})]
     idle = [
@@ -169,6 +186,15 @@ def test_idle_seconds_are_where_no_run_was() -> None:
         if line.run_id is None
     ]
     assert idle == [(0, 100), (300, 200), (600, 100)]
+
+
+def test_a_second_between_two_runs_is_idle_and_less_is_none() -> None:
+    for gap, idle in ((1.0, [(200.0, 1.0), (301.0, 99.0)]), (0.5, [(300.5, 99.5)])):
+        runs = [run(START, {"bench": 200}), run(START + 200 + gap, {"bench": 100})]
+        lines = books.ledger(runs, [sighting(stopped=START + 400)])
+        found = [(line.start - START, line.seconds) for line in lines if line.run_id is None]
+        assert [start for start, _ in found] == [pytest.approx(start) for start, _ in idle]
+        assert sum(seconds for _, seconds in found) == pytest.approx(100.0)
 
 
 def test_a_machine_is_billed_at_the_price_that_the_cloud_showed() -> None:
@@ -196,6 +222,15 @@ def test_a_restart_in_the_middle_of_a_run_is_billed_twice_and_used_once() -> Non
     assert [(line.activity, line.on_since, line.seconds) for line in lines] == [
         ("bench", START, 100), ("bench", START + 200, 500),
     ]  # fmt: skip
+
+
+def test_without_a_price_a_run_on_two_starts_is_divided_by_its_time() -> None:
+    seen = [sighting(stopped=START + 100, usd_per_hour=None),
+            sighting(started=START + 200, stopped=START + 500, usd_per_hour=None)]  # fmt: skip
+    record = run(START, {"bench": 500})
+    parts = [line for line in books.ledger([record], seen) if line.run_id]
+    assert [(line.on_since, line.seconds) for line in parts] == [(START, 100), (START + 200, 300)]
+    assert [line.usd for line in parts] == [pytest.approx(record.cost.usd * share) for share in (100 / 500, 300 / 500)]
 
 
 @pytest.mark.parametrize(

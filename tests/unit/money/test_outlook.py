@@ -51,7 +51,7 @@ def test_what_is_reserved_beyond_what_the_active_has_cost(so_far: float | None, 
 
 @pytest.mark.parametrize(
     ("rate", "hours", "since"),
-    [(0.0, 1, 6.0), (2.0, 1, 2.0), (2.0, 3, 6.0), (2.0, 5, 6.0)],
+    [(0.0, 1, 6.0), (2.0, 1, 2.0), (2.0, 1.5, 3.0), (2.0, 3, 6.0), (2.0, 5, 6.0)],
 )
 def test_of_what_a_machine_has_cost_only_what_it_cost_since_midnight_is_today_s(
     rate: float, hours: float, since: float

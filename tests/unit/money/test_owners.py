@@ -10,26 +10,19 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import BudgetError, ConflictError
+from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.money import firings
 from orchestrator.money.book import NAME
 from orchestrator.money.caps import FENCE_LATENESS_S, fenced_worst_case_usd
 from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.reservations import SURELY_OFF_S
-from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations, settle_run
+from orchestrator.runs.cost.owners import _since_its_start, release_kept, reservation, settle_reservations, settle_run
 from orchestrator.runs.cost.spending import set_aside, set_aside_wake
 from tests.support.budgets import listed
-from tests.support.money_world import L4, Begun, World, session_record
+from tests.support.money_world import DEADLINE, L4, ON_L4, STARTED, Begun, World, seen, session_record
 from tests.support.spending import reservation as made
 from tests.support.stores import NOVEMBER, make_id
-
-STARTED, DEADLINE = NOVEMBER, NOVEMBER + 7200.0
-MACHINE = {"zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": DEADLINE, "turned_on": True}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
 
 
 def on_l4(world: World, *how: tuple[str, dict[str, Any]]) -> Begun:
@@ -37,7 +30,7 @@ def on_l4(world: World, *how: tuple[str, dict[str, Any]]) -> Begun:
     run = world.begun(0.72, L4)
     run.log("acquire")
     run.log("cloud", action="start")
-    run.log("acquired", **MACHINE)
+    run.log("acquired", **ON_L4)
     for kind, data in how:
         run.log(kind, **data)
     return run
@@ -45,6 +38,41 @@ def on_l4(world: World, *how: tuple[str, dict[str, Any]]) -> Begun:
 
 def booked(world: World) -> dict[str, float]:
     return {name: usage.cost.usd for name, (_, usage) in world.book.state().runs().items()}
+
+
+@pytest.mark.parametrize(
+    ("lines", "since"),
+    [
+        ([], None),
+        ([("begun", 5, {})], 50.0),  # it has no machine yet: nothing is spent
+        ([("acquire", -1, {}), ("cloud", 2, {"action": "start"})], 2.0),
+        ([("acquire", -1.5, {}), ("cloud", 2, {"action": "start"})], 50.0),  # of the time before it was reserved
+        ([("acquire", 0, {}), ("cloud", 2, {"action": "fence"})], 50.0),
+        ([("acquire", 0, {}), ("acquired", 4, {"started": 3.0, "turned_on": True})], 3.0),
+        ([("acquire", 0, {}), ("acquired", 4, {"started": -900.0, "turned_on": False})], 4.0),
+        ([("acquire", 0, {}), ("acquired", 4, {}), ("cloud", 6, {"action": "start"})], 4.0),
+        ([("acquire", 0, {}), ("acquire", 3, {}), ("acquired", 4, {})], 50.0),  # another time's machine
+    ],
+)
+def test_since_when_a_machine_costs_of_what_was_reserved(
+    lines: list[tuple[str, float, dict[str, Any]]], since: float | None
+) -> None:
+    """Epoch seconds since the reservation; it is 50 s old."""
+
+    def at(data: dict[str, Any]) -> dict[str, Any]:
+        return {**data, "started": NOVEMBER + data["started"]} if "started" in data else data
+
+    entries = [JournalEntry(seq=1, time=NOVEMBER + s, kind=kind, data=at(data)) for kind, s, data in lines]
+    found = _since_its_start(made("r", at=NOVEMBER), entries, NOVEMBER + 50)
+    assert found.started == (None if since is None else NOVEMBER + since)
+
+
+def test_the_first_start_of_a_machine_is_newer_than_none(world: World) -> None:
+    world.begun(1.0)
+    assert [one.newer_than for one in world.in_the_book().values()] == [0.0]
+    world.book.add_usage(seen(stopped=STARTED + 60))
+    run = world.begun(0.72, L4)
+    assert world.in_the_book()[run.run_id].newer_than == STARTED
 
 
 # --------------------------------------------------------------------------------------------------- by its own record
@@ -71,7 +99,7 @@ def test_a_run_that_reserved_nothing_is_booked_with_what_it_cost(world: World) -
 
 def test_a_session_s_run_that_kept_its_machine_on_reserves_nothing_beside_the_session(world: World) -> None:
     run = world.begun(0.72, L4, session="s")
-    for kind, data in (("acquire", {}), ("acquired", MACHINE), ("released", {"how": "kept"})):
+    for kind, data in (("acquire", {}), ("acquired", ON_L4), ("released", {"how": "kept"})):
         run.log(kind, **data)
     run.saved = run.saved.model_copy(update={"session": None})
     world.ended(run, 0.1)
@@ -175,7 +203,7 @@ def test_what_was_reserved_to_wake_a_machine_is_free_once_it_is_off_again(world:
     world.now += 10
     run.log("acquire")
     assert world.reserved()[name] == 0.5
-    run.log("acquired", **{**MACHINE, "started": world.now})
+    run.log("acquired", **{**ON_L4, "started": world.now})
     world.now += 100
     run.log("stopped", at=world.now)
     assert list(world.reserved()) == [run.run_id]
@@ -287,13 +315,6 @@ def test_whoever_turns_it_off_releases_it(world: World, by: str) -> None:
     else:
         release_kept(world.services, machine=("my-project", "vm"))
         assert list(world.in_the_book()) == [active.run_id, "other"]
-
-
-def seen(**changes: Any) -> UsageRecord:
-    return UsageRecord.model_validate({
-        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
-        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
-    })  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -417,7 +438,7 @@ def test_a_target_in_the_cloud_is_known_by_its_machine(world: World) -> None:
     assert (one.machine, one.project, one.results) == (("my-project", "vm"), "ws", str(world.results))
     box = reservation(world.services, "run", "r", world.targets[0], 1.0, suffix=".wake")
     assert (box.machine, box.reservation_id, box.owner_id) == (("", "box"), "r.wake", "r")
-    assert made("x").machine == ("", "box")
+    assert (made("x").machine, made("x").newer_than) == (("", "box"), 0.0)
     other = L4.model_copy(update={"instance": "vm-2"})
     assert isinstance(other, GcpTarget)
     assert reservation(world.services, "up", "u", other, 1.0).machine == ("my-project", "vm-2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,11 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import CloudError
 from orchestrator.machines.cloud import Machine, Operation
 from orchestrator.money.caps import FENCE_LATENESS_S
-from orchestrator.money.ledger import NEAR_S, UsageRecord
+from orchestrator.money.ledger import NEAR_S
 from orchestrator.money.reservations import Reservation
-from orchestrator.results.records import CostRecord, MachineRecord
+from orchestrator.results.records import CostRecord, MachineRecord, SittingRecord
 from orchestrator.runs.cost.rebuild import LISTED_S, rebuild, settle_lost
-from tests.support.money_world import L4, World, session_record
+from tests.support.money_world import L4, World, seen, session_record
 from tests.support.spending import reservation
 from tests.support.stores import NOVEMBER, completed, make_id
 
@@ -23,18 +22,8 @@ HOUR, LOST = 3600.0, make_id()
 MACHINE = {"project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7"}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
-
-
 def unknown(world: World) -> list[tuple[str, str]]:
     return [(one.kind, one.name) for one in rebuild(world.services, dry_run=True).unknown]
-
-
-def seen(**changes: Any) -> UsageRecord:
-    values = {**MACHINE, "target": "l4", "usd_per_hour": 0.72, "started": NOVEMBER, "seen": NOVEMBER + 10}
-    return UsageRecord.model_validate({**values, **changes})
 
 
 # ---------------------------------------------------------------------------------------------------- what nobody knows
@@ -110,6 +99,24 @@ def test_a_session_s_machine_was_on_until_its_stop_or_until_the_limit(
     (found,) = rebuild(world.services, dry_run=True).power
     assert (found.started, found.stopped, found.bound) == (NOVEMBER, NOVEMBER + until, bound)
     assert (found.instance_id, found.usd_per_hour, found.fence) == ("7", 0.72, at(deadline))
+
+
+def test_when_the_machines_of_runs_were_on_comes_back(world: World) -> None:
+    """Of those that a run turned off; the last time that each was on."""
+    sittings = [SittingRecord(began=iso(NOVEMBER) or "", seconds=60.0, started=iso(NOVEMBER + s)) for s in (0, 900)]
+    machine = MachineRecord(**MACHINE, began=iso(NOVEMBER) or "", ended=iso(NOVEMBER + 1000), sittings=sittings)
+    cost = CostRecord(usd=0.1, usd_per_hour=0.72, billed_s=100)
+    kept = machine.model_copy(update={"instance_id": "8", "ended": None})
+    unstarted = machine.model_copy(
+        update={"instance_id": "9", "sittings": [sittings[0].model_copy(update={"started": None})]}
+    )
+    without = machine.model_copy(update={"instance_id": "10", "sittings": []})
+    for number, had in enumerate((machine, kept, unstarted, without, None)):
+        completed(world.store, make_id(at=NOVEMBER + number), created=iso(NOVEMBER + number), cost=cost, machine=had)
+    found = rebuild(world.services, dry_run=True).power
+    assert [(one.instance_id, one.started, one.stopped, one.seen, one.usd_per_hour) for one in found] == [
+        ("7", NOVEMBER + 900, NOVEMBER + 1000, NOVEMBER + 1000, 0.72)
+    ]
 
 
 def test_what_comes_back_is_in_the_book_once(world: World) -> None:

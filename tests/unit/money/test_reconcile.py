@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,3 +126,16 @@ def test_an_account_shows_what_differs_and_for_whom_it_was() -> None:
     assert [time.span.user for time in found.times if time.for_nobody] == ["", "me"]
     assert not found.agrees
     assert account(after_words[0], True, books.spans(after_words), after, after).agrees
+    others = [replace(line, machine=name) for line in before for name in ("a vm (1)", "zz (1)")]
+    others += [replace(line, what="external address") for line in before]
+    assert account(after_words[0], True, books.spans(after_words), [*others, *before], [*others, *after]) == found
+
+
+@pytest.mark.parametrize(("apart_s", "agrees"), [(0.9, True), (-0.9, True), (1.0, False), (-1.0, False)])
+def test_less_than_a_second_is_no_difference(apart_s: float, agrees: bool) -> None:
+    on = [word(0, 300)]
+    lines = books.ledger([], [word(0, 300 + apart_s)])
+    found = account(on[0], True, books.spans(on), lines, lines)
+    assert found.agrees is agrees
+    claims = [replace(line, beyond_s=apart_s) for line in books.ledger([], on)]
+    assert account(on[0], True, books.spans(on), claims, claims).agrees is agrees

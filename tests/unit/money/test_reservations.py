@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -17,19 +16,27 @@ from orchestrator.base.errors import BudgetError
 from orchestrator.machines.targets import SandboxTarget
 from orchestrator.money import book as books
 from orchestrator.money.caps import Cap, fenced_worst_case_usd
-from orchestrator.money.ledger import IDLE, Line, RunUsage, UsageRecord
-from orchestrator.money.reservations import Reservation, Reserved, Scope, is_off, remaining
+from orchestrator.money.ledger import IDLE, NEAR_S, Line, RunUsage, UsageRecord
+from orchestrator.money.reservations import (
+    Reservation,
+    Reserved,
+    Scope,
+    is_off,
+    is_past_deadline,
+    is_start_of,
+    remaining,
+)
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import CostRecord, SourceRecord
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs.cost import rebuild, spending
+from orchestrator.runs.cost import outlook, rebuild, spending
 from orchestrator.runs.cost.owners import book_runs, unbooked_runs, usage_of
 from orchestrator.runs.job.saved_plan import SavedPlan
 from tests.support.budgets import listed
 from tests.support.measured_runs import measured
-from tests.support.money_world import L4, World
+from tests.support.money_world import L4, World, seen
 from tests.support.spending import reservation
-from tests.support.stores import make_id
+from tests.support.stores import NOVEMBER, make_id
 
 T = 1_800_000_000.0
 VM = {"cloud_project": "p", "instance": "vm", "target": "l4", "at": T}
@@ -121,6 +128,38 @@ def test_of_two_machines_of_one_name_nobody_can_tell_whose_a_line_is() -> None:
     assert left([one, reservation("c", 2.0, target="vm", at=T)], line(0.5)) == {"a": 0.5, "c": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("started", "at", "newer_than", "apart", "instance", "is_of_it"),
+    [
+        (T, T, 0.0, 1.0, "7", True),  # a second is the cloud's rounding
+        (T, T, 0.0, -1.0, "7", True),
+        (T, T, 0.0, 1.5, "7", False),
+        (T, T, 0.0, -1.5, "7", False),
+        (T, T, 0.0, 0.0, "8", False),
+        (None, T, 0.0, -NEAR_S, "8", True),
+        (None, T, 0.0, -NEAR_S - 0.5, "8", False),
+        (None, T, T, 1.0, "7", False),  # the start before it
+        (None, T, T, 1.5, "7", True),
+    ],
+)
+def test_which_start_a_reservation_is_for(
+    started: float | None, at: float, newer_than: float, apart: float, instance: str, is_of_it: bool
+) -> None:
+    one = of_vm("a", 1.0, "up", started=started, at=at, newer_than=newer_than, instance_id="7" if started else "")
+    assert is_start_of(one, seen(started=T + apart, instance_id=instance)) is is_of_it
+
+
+@pytest.mark.parametrize(("later_s", "off"), [(0.0, False), (1.0, False), (1.5, True)])
+def test_a_machine_that_was_started_again_was_off(later_s: float, off: bool) -> None:
+    kept = of_vm("a", 1.0, "kept", started=T, instance_id="7")
+    again = seen(project="p", started=T + later_s)
+    assert is_off(kept, [again], T + 9) is off
+    assert not is_off(kept.model_copy(update={"owner": "session"}), [again], T + 9)
+    assert is_past_deadline(T, T + 90.5)
+    assert not is_past_deadline(T, T + 90.0)
+    assert not is_past_deadline(None, T + 9e9)
+
+
 def test_a_line_without_time_spends_nothing() -> None:
     assert left([of_vm("a", 1.0, "up")], line(0.5, seconds=0.0)) == {"a": 1.0}
 
@@ -186,11 +225,6 @@ def test_without_a_ledger_each_machine_has_at_least_the_dearest_of_its_reservati
 def test_what_a_workspace_counts(project: str, results: str, machine: tuple[str, str] | None, counts: bool) -> None:
     scope = Scope("ws", "/ws/results", frozenset({("p", "vm")}))
     assert scope.has(project, results, machine) == counts
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
 
 
 def test_a_damaged_run_does_not_hide_what_the_others_cost(world: World) -> None:
@@ -285,6 +319,10 @@ def test_what_could_break_a_cap_is_refused_and_what_fits_exactly_is_not(world: W
     assert refused.value.cause == (f"$2.00 spent (fcctl cost ledger --by day), $1.00 reserved for {run.run_id}")
     assert refused.value.hint is not None
     assert refused.value.hint.endswith("raise [budget] per_day_usd")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spending, "account_of", None)  # what costs nothing, or has no cap, reads no book
+        spending.check_caps(world.services, listed(per_day_usd=1), 0.0)
+        spending.check_caps(world.services, listed(), 1.0)
     with pytest.raises(BudgetError, match=r"\$0\.00 of the month's cap of \$2\.50"):
         spending.check_caps(world.services, listed(per_month_usd=2.5), 1.0)
     with pytest.raises(BudgetError, match="of the project's"):
@@ -342,6 +380,22 @@ def test_what_a_run_itself_cost_is_none_of_what_the_others_did(world: World) -> 
     world.spent(2.0)
     spent = spending.spent_without(world.services, mine)
     assert (spent.day, spent.month, spent.project) == (2.0, 2.0, 2.0)
+
+
+def test_a_machine_that_was_on_when_it_was_seen_counts_until_now_where_that_is_asked(world: World) -> None:
+    world.book.add_usage(seen(seen=NOVEMBER + 600))
+    world.now = NOVEMBER + 3600
+    assert sum(line.seconds for line in spending.lines(world.services)) == 600
+    assert sum(line.seconds for line in spending.lines(world.services, until_now=True)) == 3600
+
+
+def test_one_process_sends_a_notice_and_the_next_one_what_failed(world: World) -> None:
+    keys = ["ws: 80 % of $5", "ws: 50 % of $5"]
+    assert [outlook._claim(world.services, keys) for _ in range(2)] == [True, False]
+    with world.book.changing() as change:
+        change.add("notice", {"key": keys[0], "state": "failed", "at": 1.0})
+    assert [outlook._claim(world.services, keys[:1]) for _ in range(2)] == [True, False]
+    assert not outlook._claim(world.services, keys[1:]), "the smaller part was passed over"
 
 
 def test_no_run_is_opened_to_sum_costs(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:

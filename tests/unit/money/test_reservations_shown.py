@@ -7,27 +7,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.money.ledger import NEAR_S, UsageRecord
+from orchestrator.leases.session_rules import SavedSession
+from orchestrator.money.ledger import NEAR_S
 from orchestrator.money.reservations import Reserved
+from orchestrator.runs.cost.outlook import MoneyNow, machines_on
 from orchestrator.runs.cost.owners import described, release_kept, reservation
 from orchestrator.runs.cost.spending import set_aside_wake
-from tests.support.money_world import L4, World
-from tests.support.stores import NOVEMBER
-
-STARTED, DEADLINE = NOVEMBER, NOVEMBER + 7200.0
-MACHINE = {"zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": DEADLINE, "turned_on": True}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
-
-
-def seen(**changes: Any) -> UsageRecord:
-    return UsageRecord.model_validate({
-        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
-        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
-    })  # fmt: skip
+from tests.support.money_world import DEADLINE, L4, ON_L4, STARTED, World, seen
+from tests.support.stores import make_id
 
 
 @pytest.mark.parametrize(
@@ -83,6 +70,67 @@ def test_a_machine_that_a_person_turned_on_is_shown_with_what_it_costs_and_what_
     assert found.ends.startswith(ends)
 
 
+@pytest.mark.parametrize(
+    ("changes", "after_s", "on"),
+    [
+        ({}, 600, True),
+        ({"stopped": STARTED + 60}, 600, False),
+        ({"emulated": True}, 600, False),
+        ({"project": "elsewhere", "name": "vm-2"}, 600, True),  # written by this workspace
+        ({"fence": DEADLINE}, 7200 + 90, True),
+        ({"fence": DEADLINE}, 7200 + 91, False),
+        ({"usd_per_hour": None}, 600, True),
+    ],
+)
+def test_which_machines_are_on(world: World, changes: dict[str, Any], after_s: float, on: bool) -> None:
+    world.book.add_usage(seen(**changes))
+    world.now = STARTED + after_s
+    found = machines_on(world.services)
+    assert [(one.name, one.started, one.stop) for one in found] == [
+        (changes.get("name", "vm"), STARTED, "fcctl hosts down l4")
+    ] * on
+    assert MoneyNow().as_json(0.0) == {"machines": [], "today": {"usd": 0.0, "cap_usd": None}}
+    now = MoneyNow(1.0, None, tuple(found))
+    assert now.usd_per_hour == (0.72 if on and "usd_per_hour" not in changes else 0.0)
+    assert now.as_json(world.now)["today"] == {"usd": 1.0, "cap_usd": None}
+
+
+def test_others_machines_are_none_of_these_and_a_run_is_cancelled_where_it_has_one(
+    world: World, tmp_path: Path
+) -> None:
+    theirs = World(tmp_path / "theirs", world.folder / "state", "theirs")
+    theirs.book.add_usage(seen(name="vm-2", project="elsewhere", instance_id="9"))
+    run = world.begun(0.72, L4)
+    run.log("acquire")
+    run.log("acquired", **ON_L4)
+    world.book.add_usage(seen())
+    assert [(one.name, one.stop) for one in machines_on(world.services)] == [("vm", f"fcctl cancel {run.run_id}")]
+
+
+def test_a_session_is_shown_with_what_it_costs_while_its_machine_is_on(world: World) -> None:
+    name = make_id("session")
+    saved = SavedSession(
+        session_id=name, created=STARTED, workspace="w", target=L4, budget_usd=5.0, idle_minutes=15,
+        usd_per_hour=0.72, worst_usd_per_hour=0.72,
+    )  # fmt: skip
+    held = world.sessions.begin(name, saved.to_json())
+    one = Reserved(reservation(world.services, "session", name, L4, 5.0), 5.0)
+    world.now = STARTED + 1800
+
+    def shown() -> tuple[float | None, float, float | None]:
+        found = described(world.services, one, [])
+        assert (found.ends, found.command) == (f"session {name}", "fcctl session stop")
+        return found.so_far_usd, found.usd_per_hour, found.until
+
+    assert shown() == (0.0, 0.0, None)
+    held.journal.append("acquire")
+    machine = {"project": "my-project", "zone": "us-west1-c", "name": "vm"}
+    held.journal.append("acquired", **{**machine, **ON_L4})
+    assert shown()[1:] == (0.0, DEADLINE), "its own timer is not set yet"
+    held.journal.append("opened")
+    assert shown() == (pytest.approx(0.36), 0.72, DEADLINE)
+
+
 def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_each_has_cost(
     world: World, tmp_path: Path
 ) -> None:
@@ -90,7 +138,7 @@ def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_eac
     run = world.begun(0.72, L4)
     run.log("acquire")
     run.log("cloud", action="start")
-    run.log("acquired", **MACHINE)
+    run.log("acquired", **ON_L4)
     world.now += 1000
     found = described(world.services, Reserved(world.in_the_book()[run.run_id], 1.0), [])
     assert (found.so_far_usd, found.usd_per_hour) == (pytest.approx(0.2), 0.72)
@@ -105,7 +153,7 @@ def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_eac
     name = set_aside_wake(world.services, run.saved, 0.5)
     wake = world.in_the_book()[name]
     run.log("acquire")
-    run.log("acquired", **{**MACHINE, "started": world.now})
+    run.log("acquired", **{**ON_L4, "started": world.now})
     world.now += 500
     found = described(world.services, Reserved(wake, 0.5), [])
     assert (found.so_far_usd, found.usd_per_hour) == (pytest.approx(0.1), 0.72)

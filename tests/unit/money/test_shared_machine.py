@@ -13,25 +13,8 @@ from orchestrator.money.ledger import UsageRecord
 from orchestrator.runs.cost.owners import release_kept, reservation, settle_reservations
 from orchestrator.runs.cost.spending import set_aside_wake
 from orchestrator.runs.machine.run_lease import RunLease
-from tests.support.money_world import L4, World, session_record
+from tests.support.money_world import L4, ON_L4, STARTED, World, seen, session_record
 from tests.support.stores import NOVEMBER
-
-STARTED = NOVEMBER
-MACHINE = {
-    "zone": "us-west1-c", "instance_id": "7", "started": STARTED, "deadline": STARTED + 7200.0, "turned_on": True,
-}  # fmt: skip
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ws")
-
-
-def seen(**changes: Any) -> UsageRecord:
-    return UsageRecord.model_validate({
-        "project": "my-project", "zone": "us-west1-c", "name": "vm", "instance_id": "7", "target": "l4",
-        "usd_per_hour": 0.72, "started": STARTED, "seen": STARTED + 10, **changes,
-    })  # fmt: skip
 
 
 def test_a_machine_that_is_left_to_another_run_is_reserved_for_until_its_deadline(world: World) -> None:
@@ -39,7 +22,7 @@ def test_a_machine_that_is_left_to_another_run_is_reserved_for_until_its_deadlin
     run = world.begun(0.72, L4)
     run.log("acquire")
     run.log("cloud", action="start")
-    run.log("acquired", **MACHINE)
+    run.log("acquired", **ON_L4)
     run.log("released", how="used", by="another")
     world.ended(run, 0.1)
     (kept,) = world.in_the_book().values()
@@ -59,7 +42,7 @@ def test_a_machine_that_others_have_started_is_their_s(
 ) -> None:
     run = world.begun(0.72, L4)
     run.log("acquire")
-    run.log("acquired", **{**MACHINE, **had})
+    run.log("acquired", **{**ON_L4, **had})
     run.log("released", how="used", **released)
     world.ended(run, 0.1)
     assert world.in_the_book() == {}
@@ -95,7 +78,7 @@ def test_what_a_machine_cost_before_a_run_had_it_is_not_of_what_the_run_may_cost
     world.now += 100
     world.book.add_usage(seen(started=began, seen=world.now))
     assert sum(world.counted().values()) == pytest.approx(worst - 0.72 * 100 / 3600)
-    run.log("acquired", **{**MACHINE, "started": began})
+    run.log("acquired", **{**ON_L4, "started": began})
     world.now += 100
     assert sum(world.counted().values()) == pytest.approx(worst - 0.72 * 200 / 3600)
 
@@ -107,7 +90,7 @@ def test_what_a_machine_cost_before_its_session_is_not_of_what_the_session_may_c
     world.book.add_usage(on_since(NOVEMBER + 60, NOVEMBER + 960))
     began = world.now
     held.journal.append("cloud", action="start")
-    held.journal.append("acquired", **{**MACHINE, "started": began})
+    held.journal.append("acquired", **{**ON_L4, "started": began})
     world.now += 100
     world.book.add_usage(seen(started=began, seen=world.now))
     assert sum(world.counted().values()) == pytest.approx(1.0 - 0.72 * 100 / 3600)
@@ -117,7 +100,7 @@ def test_a_machine_that_was_started_for_results_and_could_not_be_stopped_again_i
     """The run waits as before, and its journal says that the machine is off."""
     run = world.begun(0.72, L4)
     run.log("acquire")
-    run.log("acquired", **MACHINE)
+    run.log("acquired", **ON_L4)
     world.now += 60
     run.log("stopped", how="preempted", at=world.now)
     world.now += 60

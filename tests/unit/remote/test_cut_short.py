@@ -34,9 +34,7 @@ class Supervisor:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
-    layout = Layout(str(tmp_path / "fcctl"))
-    layout.ensure()
+def supervisor(layout: Layout) -> Iterator[Supervisor]:
     made = Supervisor(layout)
     os.makedirs(made.run.step("long").folder)
     Path(made.run.step("long").log).write_text("working\nnoticed\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,10 +66,13 @@ def test_on_a_mac_each_folder_is_flushed_to_the_disk_itself_after_its_files(
     ("number", "then"),
     [(0, []), (errno.ENOTSUP, ["fsync"]), (errno.EINVAL, ["fsync"]), (errno.ENOTTY, ["fsync"]), (errno.EIO, None)],
 )
-def test_a_mac_flushes_the_drive_where_it_can(
+def test_a_flush_reaches_past_the_drive_s_cache(
     monkeypatch: pytest.MonkeyPatch, number: int, then: list[str] | None
 ) -> None:
-    def full(_fd: int, _command: int) -> None:
+    """macOS's own fsync leaves the data there; some file systems have nothing else."""
+
+    def full(_fd: int, command: int) -> None:
+        assert command == 51
         if number:
             raise OSError(number, "no")
 
@@ -75,10 +80,7 @@ def test_a_mac_flushes_the_drive_where_it_can(
     monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
     monkeypatch.setattr(fcntl, "fcntl", full)
     monkeypatch.setattr(os, "fsync", lambda _: called.append("fsync"))
-    if then is None:
-        with pytest.raises(OSError, match="no"):
-            files.flush(0)
-    else:
+    with pytest.raises(OSError, match="no") if then is None else contextlib.nullcontext():
         files.flush(0)
     assert called == (then or [])
 
@@ -92,12 +94,16 @@ def test_json_is_read_up_to_its_limit_and_a_broken_disk_is_no_absent_file(
         place.write_text(text)
         assert files.read_object(str(place)) == value
 
-    def broken(_path: str, _most: int) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
+    def broken(number: int) -> Callable[..., bytes]:
+        def refuse(_path: str, _most: int) -> bytes:
+            raise OSError(number, "of the disk")
 
-    monkeypatch.setattr(files, "read_plain", broken)
-    with pytest.raises(OSError, match="Input/output"):
-        files.read_object(str(place))
+        return refuse
+
+    for number in (errno.EIO, errno.EDQUOT):
+        monkeypatch.setattr(files, "read_plain", broken(number))
+        with pytest.raises(OSError, match="of the disk"):
+            files.read_object(str(place))
 
 
 def test_a_file_below_a_folder_is_opened_and_nothing_stays_open(tmp_path: Path) -> None:
@@ -114,6 +120,20 @@ def test_a_file_below_a_folder_is_opened_and_nothing_stays_open(tmp_path: Path) 
             files.open_beneath(str(tmp_path), path)
         assert refused.value.errno in number
     assert len(os.listdir("/dev/fd")) == before
+
+
+def test_only_a_folder_is_flushed_as_one(tmp_path: Path) -> None:
+    """Opening a pipe that a step has put there would wait for its writer."""
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        files.sync_folder(tmp_path / "file")
+
+
+def test_what_the_file_system_reserves_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda _fd, start, size: reserved.append((start, size)), raising=False)
+    files.DiskReserve(str(tmp_path / "reserve")).take()
+    assert (reserved, (tmp_path / "reserve").stat().st_size) == ([(0, 1 << 20)], 0)
 
 
 def test_only_a_file_has_a_size(tmp_path: Path) -> None:

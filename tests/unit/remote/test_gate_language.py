@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fcctl_remote.gates.evaluate import GateError, evaluate, names, parse
 from fcctl_remote.wire import GateSpec
@@ -34,6 +36,11 @@ CONTEXT: dict[str, Any] = {
     "text": {"quoted": 'a"b\\c', "lines": "1\n2\t3"},
     "steps": {"bench-cpu": {"benchmark": {"n": 1}}},
     "env": {"MODE": "fast"},
+    "keys": {
+        "five": {f"k{n}": n for n in range(5)},
+        "six": {f"k{n}": n for n in range(6)},
+        "rows": [{"n": n, "m": n % 5} for n in (0, 0, 1, 2, 3, 4, 5)],
+    },
     "signed": [{"n": -1}, {"n": -2.5}, {"n": 1}],
     "bad": {"nan": math.nan, "list": [1.0, math.nan], "inf": math.inf, "empty": [], "null": None, "text": "x"},
 }
@@ -86,6 +93,10 @@ def verdict(expr: str, when: str | None = None) -> str:
         '"8.9" == "8.9" and "8.9" < "8.9.1" and "8.9.1" > "8.9" and "8.9" >= "8.9.0" and "8.9.0" <= "8.9"',
         '"9" < "10" and "0.9" < "0.10" and not ("8.9.0" < "8.9") and not ("8.9" > "8.9.0")',
         r'''text.quoted == "a\"b\\c" and text.quoted == 'a"b\\c' and text.lines == "1\n2\t3"''',
+        "10 - 4 + 3 == 9 and 10 - 4 - 3 == 3 and 12 / 2 * 3 == 18 and 7 // 2 / 2 == 1.5 and 3 * 5 // 2 == 7",
+        "5 * 5 % 4 == 1 and 7 % 4 * 2 == 6 and 3 * 0 == 0 and 0 - 3 == -3 and 2 - -1 == 3 and -1 + 3 == 2",
+        "all(0 < 1 <= build.kernels[*].registers) and all(build.kernels[*].registers > 0 < 1)",
+        "max(build.kernels[registers=118].registers) == 118 and sum(build.kernels[*].spill_store_bytes) == 8",
         "7 // 2 == 3 and -7 // 2 == -4 and 7 % 4 == 3 and -7 % 4 == 1 and 7.5 // 2 == 3 and 1 / 4 == 0.25",
     ],
 )
@@ -110,6 +121,7 @@ def test_passes(expr: str) -> None:
         "min(bad.list) <= 1",
         "bad.nan in [1, 2]",
         "bad.list == [1, 2]",
+        "'x' in bad.list",
         "bad.nan > 1 or true",
     ],
 )
@@ -134,8 +146,17 @@ def test_fails(expr: str) -> None:
         ("all(bad.empty)", "empty list"),
         ("sum(bad.empty) == 0", "empty list"),
         ("bad.text < 3", "found text"),
+        ("1 in bad.text", "'in' needs a list or a string on its right, found text"),
+        ("1 in bad", "needs a list or a string on its right, found an object"),
         ('bad.text < "y"', "cannot compare text"),
         ("1 / 0 == 1", "division by zero"),
+        ("1 // 0 == 1", "division by zero"),
+        ("1 % 0 == 1", "division by zero"),
+        ("all(build.kernels[*].registers > 0 < correctness.cases[*].max_err)", "lists have different lengths"),
+        ("keys.five.a == 1", "has no key 'a' (its keys: k0, k1, k2, k3, k4);"),
+        ("keys.six.a == 1", "has no key 'a' (its keys: k0, k1, k2, k3, k4, ..);"),
+        ("keys.rows[n=9].n == 9", "no element matches; n is 0, 1, 2, 3, 4, ..;"),
+        ("keys.rows[m=9].n == 9", "no element matches; m is 0, 1, 2, 3, 4;"),
         ("correctness.summary.passed", "not true or false"),
         ("1 and true", "not true or false"),
         ("bad.empty[0] == 1", "no element 0"),
@@ -175,6 +196,10 @@ def test_when_false_is_not_applicable_and_missing_when_is_unavailable() -> None:
         ("3 >= benchmark.benchmarks[0].stats.p50", 25.9),
         ("correctness.summary.total > benchmark.benchmarks[0].stats.p50", 20),
         ("1 < 2", 1),
+        ("0 - bad.inf < 1", "-Infinity"),
+        ("bad.inf == bad", "Infinity"),
+        ("bad == 1", "{6 keys}"),
+        ("bad.text == 'y'", "x"),
     ],
 )
 def test_value_is_what_the_comparison_is_about(expr: str, value: Any) -> None:
@@ -185,6 +210,15 @@ def test_shown_value_is_bounded() -> None:
     context = {"m": {"xs": list(range(5000)), "s": "x" * 5000}}
     assert evaluate(GateSpec("m.xs == [1]"), context).value == list(range(20))
     assert len(evaluate(GateSpec('m.s == "x"'), context).value) < 250
+    for length in (200, 201):
+        shown = evaluate(GateSpec('m.s == "x"'), {"m": {"s": "x" * length}}).value
+        assert shown == "x" * 200 + ".." * (length > 200)
+
+
+def test_lists_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcctl_remote.gates.evaluate.MAX_ITEMS", 3)
+    for count, found in ((3, "pass"), (4, "unavailable")):
+        assert evaluate(GateSpec("len(m[*]) > 0"), {"m": list(range(count))}).verdict == found
 
 
 @pytest.mark.parametrize(
@@ -262,3 +296,93 @@ def test_names() -> None:
 def test_python_objects_cannot_be_reached() -> None:
     for expr in ("m.__class__ == 1", 'm["__class__"] == 1', "m.keys == 1", 'm.s.upper == "X"', "len(m.f) == 1"):
         assert evaluate(GateSpec(expr), {"m": {"s": "x", "f": object()}}).verdict == "unavailable"
+
+
+FRAGMENTS = [
+    "a", "b.c", "[*]", "[0]", '[x="y"]', "(", ")", "[", "]", ",", "max", "len", "1", "2.5", "'s'", "true", "null",
+    "not", "and", "or", "in", "<", "<=", "==", "=", "+", "-", "*", "/", "//", "%", ".", " ", '"', "has",
+]  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abcxy"), inner, max_size=4),
+    max_leaves=12,
+)
+SOUP = st.text(max_size=60) | st.lists(st.sampled_from(FRAGMENTS), max_size=25).map(" ".join)
+SOUP |= st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join)
+
+
+@given(SOUP)
+@example("not " * 500)
+@example("-" * 1900)
+@example("[" * 1900)
+@example("a" + ".b" * 900 + "==1")
+@example("1" + "0" * 31)
+def test_parser_raises_only_gate_error(expr: str) -> None:
+    column = 1
+    try:
+        names(expr)
+    except GateError as error:
+        column = error.column
+    assert 1 <= column <= len(expr) + 1
+
+
+@given(SOUP, st.dictionaries(st.sampled_from(["a", "b"]), JSON, max_size=2))
+def test_evaluation_never_raises(expr: str, context: dict[str, Any]) -> None:
+    result = evaluate(GateSpec(expr), context)
+    assert result.verdict in ("pass", "fail", "not_applicable", "unavailable")
+    if result.verdict == "unavailable":
+        assert result.hint
+
+
+def arithmetic() -> st.SearchStrategy[str]:
+    number = st.integers(0, 999).map(str) | st.floats(0.001, 1e6).map(lambda f: format(f, ".4f"))
+    return st.recursive(
+        number,
+        lambda inner: (
+            st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map(" ".join)
+            | inner.map(lambda s: f"({s})")
+            | inner.map(lambda s: f"-{s}")
+        ),
+        max_leaves=10,
+    )
+
+
+@given(arithmetic(), st.sampled_from(["<", "<=", "==", "!=", ">", ">="]), arithmetic())
+def test_agrees_with_python(left: str, op: str, right: str) -> None:
+    expr = f"{left} {op} {right}"
+    try:
+        expected = eval(expr)
+    except ZeroDivisionError:
+        expected = None
+    result = evaluate(GateSpec(expr), {})
+    assert result.verdict == {None: "unavailable", True: "pass", False: "fail"}[expected]
+    if expected is not None:
+        assert result.value == eval(left)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=6), st.data())
+def test_boolean_operators_agree_with_python(values: list[bool], data: st.DataObject) -> None:
+    words = [data.draw(st.sampled_from(["", "not "])) + str(v).lower() for v in values]
+    ops = [data.draw(st.sampled_from(["and", "or"])) for _ in values[1:]]
+    expr = words[0] + "".join(f" {op} {word}" for op, word in zip(ops, words[1:], strict=True))
+    expected = eval(expr.replace("true", "True").replace("false", "False"))
+    assert evaluate(GateSpec(expr), {}).verdict == ("pass" if expected else "fail")
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=8), st.floats(allow_nan=False))
+def test_a_nan_among_the_values_never_passes(values: list[float], limit: float) -> None:
+    for expr in ("max(m.v) <= m.l", "all(m.v[*] <= m.l)", "not (max(m.v) > m.l)"):
+        result = evaluate(GateSpec(expr), {"m": {"v": values, "l": limit}})
+        if any(math.isnan(v) for v in values):
+            assert result.verdict == "fail"
+        else:
+            assert result.verdict == ("pass" if max(values) <= limit else "fail")
+
+
+@pytest.mark.parametrize("literal", ["1_000", "1e5", "1E-3", ".5", "5."])
+def test_number_forms(literal: str) -> None:
+    if "_" in literal:
+        with pytest.raises(GateError):
+            parse(literal + " == 1")
+    else:
+        assert evaluate(GateSpec(f"{literal} == m.x"), {"m": {"x": float(literal)}}).verdict == "pass"

@@ -1,10 +1,12 @@
-"""The hints meet what compilers, ninja and torch really print, whatever the language of the quotes."""
+"""The hints meet what compilers, ninja and torch really print, whatever the language of the quotes; all that
+docs/troubleshooting.md quotes is tested with that page."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import time
 import traceback
 from pathlib import Path
 
@@ -66,8 +68,6 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
 @pytest.mark.parametrize(
     ("line", "cure"),
     [
-        ('a.cu(12): error: identifier "wmma" is undefined', "#include <mma.h>"),
-        ("nvcc fatal   : Unsupported gpu architecture 'compute_89'", "CUDA 11.8"),
         ('a.cu(3): error: identifier "cudaThreadSynchronize" is undefined', "CUDA 12 toolkit"),
         ('a.cu(3): error: namespace "thrust" has no member class "unary_function"', "CUDA 12 toolkit"),
         ('error: argument of type "int" is incompatible with parameter of type "const cudaGraphEdgeData *"', "CUDA 12"),
@@ -75,15 +75,33 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
             "a.cpp:8:75: error: could not convert ‘dev’ from ‘int’ to ‘CUmemLocation’ {aka ‘CUmemLocation_st’}",
             "CUDA 12",
         ),
-        ("torch._C._LinkerError: could not link", "name each .cpp and .cu file"),
         ("a.cpp:2:16: error: expected expression\nint main() { k<<<1, 2>>>(3); }", "into a .cu file"),  # clang
         ("fatal: unable to access 'https://github.com/a/b.git/': Could not resolve host: github.com", "no network"),
         ("CMake Error at a:1 (find_package):\n  Could not find a package configuration", "development package"),
         ("OSError: CUDA_HOME environment variable is not set. Please set it", "torch is built for the CPU only"),
+        ("CUDA error: an illegal instruction was encountered", "built for another GPU"),
+        ("CUDA error at a.cu:12 code=98(cudaErrorInvalidDeviceFunction)", "built for another GPU"),
+        ("LookupError: setuptools-scm was unable to detect version for /a", "SETUPTOOLS_SCM_PRETEND_VERSION"),
+        ("ModuleNotFoundError: No module named 'expecttest.a'", "-m pip install expecttest"),
     ],
 )
 def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:
     assert cure in (hints.for_log(line + "\n", 1) or "")
+
+
+def test_a_new_failure_has_no_hint_but_that_of_its_exit_code() -> None:
+    assert hints.for_log("assertion failed: 3 != 4\n0 bytes spill stores", 1) is None
+    for log, code in (("Killed", 137), ("Illegal instruction (core dumped)", 132)):
+        assert (hints.for_log(log, None), hints.for_log(log, code)) == (None, hints.EXIT_CODES[code])
+    assert hints.for_gate("benchmark.speedup > 2") is None
+
+
+@pytest.mark.parametrize("atom", ["1", "../", "nvcc: ", "does not match the source ", "x" * 1500 + "\n"])
+def test_a_log_of_whatever_form_has_its_hint_at_once(atom: str) -> None:
+    """The supervisor looks for it itself: meanwhile it would hear no cancel."""
+    log, before = (atom * 70_000)[:65_000], time.process_time()
+    assert "chmod +x" in (hints.for_log(f"{log} Permission denied", 1) or "")
+    assert time.process_time() - before < 5
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")

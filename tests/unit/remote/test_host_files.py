@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import functools
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ from fcctl_remote import wire
 from fcctl_remote.agent.agent import BadFrame, FrameReader, _call_error
 from fcctl_remote.base import files, text, tree
 from fcctl_remote.base.layout import BadName, Layout
-from fcctl_remote.run import documents, hints
+from fcctl_remote.run import documents
 from fcctl_remote.run import state as runs
 
 
@@ -42,17 +44,22 @@ def test_a_disk_that_fails_is_called_so() -> None:
     assert "dmesg" in (error.hint or "")
 
 
-def test_an_atomic_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write", [files.write_atomic, files.append_line])
+def test_a_write_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], None]
+) -> None:
     place = tmp_path / "a"
-    files.write_atomic(str(place), b"old")
+    write(str(place), b"one")
+    before = place.read_bytes()
 
-    def full(fd: int, data: bytes) -> None:
+    def half(fd: int, data: bytes) -> None:
+        os.write(fd, data[:2])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "write_all", full)
+    monkeypatch.setattr(files, "write_all", half)
     with pytest.raises(OSError, match="No space"):
-        files.write_atomic(str(place), b"new")
-    assert place.read_bytes() == b"old"
+        write(str(place), b"two")
+    assert place.read_bytes() == before == (b"one" if write is files.write_atomic else b"one\n")
     assert os.listdir(tmp_path) == ["a"]
 
 
@@ -96,48 +103,19 @@ def test_folders_that_are_there_stay(tmp_path: Path) -> None:
         files.make_folders(str(tmp_path / "file"))
 
 
+@pytest.mark.parametrize("flush", [files.sync_folder, files.sync_tree])
 @pytest.mark.parametrize(
     ("number", "raises"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True), (errno.ENOSPC, True)]
 )
 def test_a_file_system_need_not_flush_folders_but_must_not_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
-) -> None:
-    before = len(os.listdir("/dev/fd"))
-    monkeypatch.setattr(os, "fsync", raising(number))
-    if raises:
-        with pytest.raises(OSError, match="no"):
-            files.sync_folder(str(tmp_path))
-    else:
-        files.sync_folder(str(tmp_path))
-    assert len(os.listdir("/dev/fd")) == before
-
-
-def test_a_tree_is_flushed_as_far_as_it_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = tmp_path / "tree"
-    (tree / "below").mkdir(parents=True)
-    for place in (tree / "file", tree / "below" / "file", tmp_path / "elsewhere"):
-        place.touch()
-    (tree / "link").symlink_to(tmp_path / "elsewhere")
-    (tree / "dangling").symlink_to("nothing")
-    os.mkfifo(tree / "pipe")
-    flushed: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_ino))
-    files.sync_tree(str(tree))
-    places = (tree, tree / "file", tree / "below", tree / "below" / "file")
-    assert sorted(flushed) == sorted(place.stat().st_ino for place in places)
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EINVAL])
-def test_a_tree_that_the_disk_does_not_take_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: Callable[[str], None], number: int, raises: bool
 ) -> None:
     (tmp_path / "file").touch()
+    before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(os, "fsync", raising(number))
-    if number == errno.EINVAL:  # a file system that cannot be asked
-        files.sync_tree(str(tmp_path))
-    else:
-        with pytest.raises(OSError, match="no"):
-            files.sync_tree(str(tmp_path))
+    with pytest.raises(OSError, match="no") if raises else contextlib.nullcontext():
+        flush(str(tmp_path))
+    assert len(os.listdir("/dev/fd")) == before
 
 
 def test_a_folder_whose_name_is_not_on_disk_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,23 +155,7 @@ def test_json_is_as_short_as_it_can_be_and_any_text_is_json(tmp_path: Path) -> N
     (tmp_path / "a").write_bytes(data)
     assert files.read_object(str(tmp_path / "a")) == {"ä": [1, "\udcff"]}
     (tmp_path / "a").write_bytes(b"{")
-    for name in ("a", "absent", "a/b"):
-        assert files.read_object(str(tmp_path / name)) is None
-    assert [files.size_of(str(tmp_path / name)) for name in ("a", "absent", "a/b")] == [1, 0, 0]
-
-
-def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "a"
-    files.append_line(str(place), b"one")
-
-    def half(fd: int, data: bytes) -> None:
-        os.write(fd, data[:2])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files, "write_all", half)
-    with pytest.raises(OSError, match="No space"):
-        files.append_line(str(place), b"two")
-    assert place.read_bytes() == b"one\n"
+    assert [files.read_object(str(tmp_path / name)) for name in ("a", "absent", "a/b")] == [None] * 3
 
 
 def test_a_full_disk_costs_the_reserve_and_only_then_the_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,25 +225,18 @@ def test_nothing_but_regular_files_below_the_root_are_opened(tmp_path: Path, pat
         files.open_beneath(str(tmp_path), path)
 
 
-def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+def test_a_lock_is_held_by_one_and_asking_for_it_neither_makes_nor_takes_it(tmp_path: Path) -> None:
     place = str(tmp_path / "lock")
-    with pytest.raises(FileNotFoundError):
-        files.try_lock(place, create=False)
-    first = files.try_lock(place)
-    assert files.try_lock(place) is None
-    os.close(first)
-    again = files.try_lock(place)
-    os.close(again)
-
-
-def test_asking_for_a_lock_neither_makes_nor_takes_it(tmp_path: Path) -> None:
-    place = str(tmp_path / "lock")
-    with pytest.raises(FileNotFoundError):
-        files.is_locked(place)
+    for ask in (files.is_locked, functools.partial(files.try_lock, create=False)):
+        with pytest.raises(FileNotFoundError):
+            ask(place)
     assert os.listdir(tmp_path) == []
-    with files.locked(place):
+    for _ in range(2):
+        first = files.try_lock(place)
+        assert files.try_lock(place) is None
         assert files.is_locked(place)
-    assert not files.is_locked(place)
+        os.close(first)
+        assert not files.is_locked(place)
     looker = files.try_lock(place, how=fcntl.LOCK_SH)
     assert not files.is_locked(place), "who looks is in nobody's way"
     assert files.try_lock(place) is None
@@ -343,42 +298,6 @@ def test_what_make_adds_to_an_error_is_left_out() -> None:
     assert text.last_lines(b"make: *** No rule to make target 'b'.") == "make: *** No rule to make target 'b'."
 
 
-@pytest.mark.parametrize(
-    ("log", "code", "word"),
-    [
-        ("script.sh: line 1: nvcc: command not found", 127, "CUDA_HOME"),
-        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 1, "NVreg_RestrictProfilingToAdminUsers=0"),
-        ("RuntimeError: CUDA out of memory. Tried to allocate", 1, "nvidia-smi"),
-        ("LookupError: setuptools-scm was unable to detect version for /a", 1, "SETUPTOOLS_SCM_PRETEND_VERSION"),
-        ("CUDA error: no kernel image is available for execution on the device", 1, "-arch=sm_"),
-        ("CUDA error: an illegal instruction was encountered", 1, "built for another GPU"),
-        ("CUDA error at a.cu:12 code=98(cudaErrorInvalidDeviceFunction)", 1, "built for another GPU"),
-        ("Illegal instruction (core dumped)", 132, "-march=native"),
-        ("cc1plus: fatal error: No space left on device", 1, "disk is full"),
-        ("script.sh: line 3: cmake: command not found", 127, "needs.tools"),
-        ("bash: ./build.sh: Permission denied", 126, "chmod +x"),
-        ("ModuleNotFoundError: No module named 'torch'", 1, "FCCTL_PYTHON"),
-        ("ModuleNotFoundError: No module named 'expecttest.a'", 1, "-m pip install expecttest"),
-        ("ptxas info: 16 bytes stack frame, 24 bytes spill stores, 24 bytes spill loads", 1, "unroll less"),
-        ("Killed", 137, "memory"),
-        ("anything", 139, "sanitize"),
-    ],
-)
-def test_known_failures_have_hints(log: str, code: int, word: str) -> None:
-    assert word in (hints.for_log(log, code) or "")
-    assert hints.for_log("assertion failed: 3 != 4\n0 bytes spill stores", 1) is None
-    assert hints.for_gate("benchmark.speedup > 2") is None
-    assert "unroll" in str(hints.for_gate("sum(build.kernels[*].spill_store_bytes) == 0"))
-
-
-@pytest.mark.parametrize("atom", ["1", "../", "nvcc: ", "does not match the source ", "x" * 1500 + "\n"])
-def test_a_log_of_whatever_form_has_its_hint_at_once(atom: str) -> None:
-    """The supervisor looks for it itself: meanwhile it would hear no cancel."""
-    log, before = (atom * 70_000)[:65_000], time.process_time()
-    assert "chmod +x" in (hints.for_log(f"{log} Permission denied", 1) or "")
-    assert time.process_time() - before < 5
-
-
 # ------------------------------------------------------------------------------------------------ frames
 def _pipe(data: bytes) -> FrameReader:
     read, write = os.pipe()
@@ -421,12 +340,16 @@ def test_every_kind_but_tuning_has_a_shape() -> None:
     assert set(documents.SHAPES) == set(wire.DOCUMENT_KINDS) - {"tuning"}
 
 
-def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path) -> None:
-    place = str(tmp_path / "lock")
-    held, waiting = files.locked(place), files.locked(place, patience_s=0.05)
-    with held, pytest.raises(OSError, match="another process has held its lock for 0"), waiting:
+def test_a_lock_that_another_keeps_is_waited_for_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, slept = str(tmp_path / "lock"), list[float]()
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    held, waiting = files.locked(place), files.locked(place, patience_s=0.125)
+    with held, pytest.raises(OSError, match=r"another process has held its lock for 0\.125 s"), waiting:
         raise AssertionError("it was locked")
-    with files.locked(place, patience_s=0.05):
+    assert slept == [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05]
+    with files.locked_now(place) as ours, files.locked_now(place) as again:
+        assert (ours, again, files.is_locked(place)) == (True, False, True)
+    with files.locked(place):
         assert files.is_locked(place)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from fcctl_remote.agent.calls import Calls
 from fcctl_remote.base import hostfacts
+from fcctl_remote.base.hostfacts import driver_models
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.probe import checks, document
 from tests.support.scripts import script
@@ -289,3 +290,14 @@ def test_a_failure_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyP
             lambda require, s=status: {**report(s), "require": require, "time": 1},
         )
         assert document.main(["--out", str(tmp_path / "out"), "--once"], str(tmp_path)) == code
+
+
+def test_the_names_of_the_gpus_that_the_driver_has(tmp_path: Path) -> None:
+    """A run that ends before the first sample of its telemetry names its GPU, too."""
+    for address, model in (("0000:81:00.0", "NVIDIA L4"), ("0000:02:00.0", "NVIDIA H100 80GB HBM3")):
+        (tmp_path / address).mkdir()
+        text = f"Model: \t\t {model}\nIRQ:   \t\t 130\nGPU UUID: \t GPU-0\nVideo BIOS: \t 95.04\n"
+        (tmp_path / address / "information").write_text(text)
+    (tmp_path / "0000:ff:00.0").mkdir()
+    assert driver_models(str(tmp_path)) == ["NVIDIA H100 80GB HBM3", "NVIDIA L4"]
+    assert driver_models(str(tmp_path / "none")) == []

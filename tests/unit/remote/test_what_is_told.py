@@ -126,6 +126,6 @@ def answers(run: RunLayout, patch: pytest.MonkeyPatch, happens: Any) -> list[tup
         with patch.context() as patched:
             patched.setattr(runs, "read_events", timed_read)
             patched.setattr(runs, "summary", timed_summary)
-            reply, _ = Watch(run, wire.WatchRequest(run.run_id), {})._reply(None)
+            reply, _ = Watch(run, wire.WatchRequest(run.run_id))._reply(None)
         found.append(([event.type for event in reply.events], reply.summary))
     return found

@@ -15,7 +15,9 @@ from pydantic import TypeAdapter
 
 from fcctl_remote import record, wire
 from fcctl_remote.base import files
+from fcctl_remote.base.strict_json import MAX_NESTED, parse_json, to_strict_json
 from fcctl_remote.run import documents
+from orchestrator.base import json_text
 
 REMOTE = str(Path(wire.__file__).parents[1])
 
@@ -121,6 +123,12 @@ def test_what_an_older_program_leaves_out_is_nothing() -> None:
     assert given == LEFT_OUT
 
 
+def test_a_refusal_says_what_it_was_given() -> None:
+    assert wire.Refusal("denied", "no").error == wire.CallError("denied", "no", None, {})
+    error = wire.Refusal("denied", "no", "ask", {"a": 1}).error
+    assert (error.hint, error.data, str(wire.Refusal("denied", "no"))) == ("ask", {"a": 1}, "no")
+
+
 def test_limits_and_versions_are_those_of_other_places() -> None:
     """What is in the store of a user, and what a step may write, has version 1."""
     document = {"kind": "metrics", "schema_version": 1, "values": {}, "metrics": {}}
@@ -129,4 +137,33 @@ def test_limits_and_versions_are_those_of_other_places() -> None:
         documents.check({**document, "schema_version": 2}, "a.json")
     assert wire.MAX_FRAME_BYTES == files.MAX_JSON_BYTES == 16 << 20, "a file of JSON fits into a frame"
     assert wire.MAX_FRAME_BYTES == 4 * wire.MAX_BLOB_BYTES, "so does a piece of a file"
+    assert wire.TICK_S == 2.0, "other versions wait for it"
     assert f"FCCTL-AGENT-READY {wire.WIRE_VERSION}" == wire.READY == "FCCTL-AGENT-READY 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "arrives"), [("\ud800", "?"), ("a\udcffb", "a?b"), ("\udc00\ud800", "??"), ("ä😀\0\u2028", "ä😀\0\u2028")]
+)
+def test_any_text_arrives(text: str, arrives: str) -> None:
+    assert json_text.loads(to_strict_json({text: [text]})) == {arrives: [arrives]}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for number in range(depth):
+        value = [value] if number % 2 else {"a": value, "b": 1}
+    return value
+
+
+def test_what_is_nested_too_deep_for_the_controller_is_refused() -> None:
+    within = to_strict_json(nested(MAX_NESTED))
+    assert parse_json(within) == nested(MAX_NESTED)
+    assert json_text.loads(to_strict_json([[[[[[[[nested(MAX_NESTED)]]]]]]]])) is not None, "as a part of a reply"
+    for depth in (MAX_NESTED + 1, 300):
+        with pytest.raises(ValueError, match="nested too deep"):
+            parse_json(to_strict_json(nested(depth)))
+    for data in (b"[" * 300 + b"]" * 300, b"[" * 100_000):
+        with pytest.raises(ValueError, match=r"nested too deep|Expecting"):
+            parse_json(data)
+    with pytest.raises(ValueError, match="nested too deep"):
+        to_strict_json(nested(100_000))

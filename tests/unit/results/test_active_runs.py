@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
+from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
 
@@ -36,6 +37,9 @@ def test_a_run_from_begin_to_complete(store: FileStore) -> None:
     assert json.loads((folder / "journal.jsonl").read_text())["kind"] == "sync"
     assert store.is_complete(run.run_id)
     assert store.active() == []
+    (store.root / "runs" / f"{run.run_id}.partial").mkdir()
+    assert store.folder(run.run_id) == folder, "the complete one counts"
+    assert store.folder(make_id(token="000000")).suffix == ""
     assert store.plan_of(run.run_id) is None
     assert store.get(run.run_id) == make_record(run.run_id)
     assert [row.run_id for row in store.rows()] == [run.run_id]
@@ -104,6 +108,7 @@ def test_a_day_after_it_stood_still_an_import_counts_as_dead(
     monkeypatch.setattr(time, "time", lambda: NOVEMBER + age)
     store.delete([doomed])
     assert importing.exists() == stays
+    assert not list((store.root / "runs").glob(".pruned-*"))
     assert (store.is_complete(doomed), store.is_complete(kept)) == (False, True)
 
 
@@ -166,6 +171,23 @@ def test_a_folder_in_the_way_is_kept(store: FileStore) -> None:
     assert (folder / "log.txt").read_text() == "mine"
 
 
+def test_what_a_killed_writer_left_among_the_results_goes(store: FileStore) -> None:
+    run = begin(store)
+    run.intake().write("log.txt", 0, b"mine")
+    left = store.root / "runs" / f"{run.run_id}.partial" / f"{UNFINISHED}{'0' * 16}"
+    left.touch()
+    assert sorted(os.listdir(run.complete(make_record(run.run_id)))) == [
+        "journal.jsonl", "log.txt", "plan.json", "run.json",
+    ]  # fmt: skip
+
+
+def test_tags_that_cannot_be_read_are_an_error_of_the_disk(store: FileStore) -> None:
+    assert store.tags() == {}
+    (store.root / "tags.toml").mkdir(parents=True)
+    with pytest.raises(DiskError, match="could not read the tags"):
+        store.tags()
+
+
 def test_the_record_of_another_run_is_refused(store: FileStore) -> None:
     with pytest.raises(ValueError):
         begin(store).complete(make_record(make_id()))
@@ -226,16 +248,22 @@ def test_a_run_without_a_plan_is_discarded(store: FileStore) -> None:
     assert tree(store.root) == {"active"}
 
 
-def test_a_damaged_plan_is_put_aside_not_deleted(store: FileStore) -> None:
+@pytest.mark.parametrize(("plan", "lines"), [('{"torn', 1), ('{"torn', 0), ("", 1), (None, 1)])
+def test_a_damaged_plan_is_put_aside_not_deleted(store: FileStore, plan: str | None, lines: int) -> None:
     run = begin(store)
-    run.journal.append("submit")
+    for _ in range(lines):
+        run.journal.append("submit")
     run.release()
-    (store.root / "active" / run.run_id / "plan.json").write_text('{"torn')
+    place = store.root / "active" / run.run_id / "plan.json"
+    place.unlink()
+    if plan is not None:
+        place.write_text(plan)
     assert store.plan_of(run.run_id) is None
     again = store.claim(run.run_id)
     again.discard()
     assert store.active() == []
-    assert (store.root / "active" / f".damaged-{run.run_id}" / "journal.jsonl").stat().st_size > 0
+    put_aside = store.root / "active" / f".damaged-{run.run_id}"
+    assert (put_aside / "journal.jsonl").read_text().count("submit") == lines
 
 
 def test_runs_are_listed_oldest_first(store: FileStore) -> None:
@@ -250,9 +278,39 @@ def test_what_a_killed_maker_left_is_swept(store: FileStore) -> None:
         (store.root / "active" / name).mkdir(parents=True)
         os.utime(store.root / "active" / name, (1, 1))
     fresh = store.root / "active" / ".new-fresh"
-    fresh.mkdir()
+    for folder, age_s in ((fresh, 50.0), (store.root / "active" / ".new-stale", 70.0)):
+        folder.mkdir()
+        os.utime(folder, (time.time() - age_s, time.time() - age_s))
     run = begin(store)
     assert sorted(os.listdir(store.root / "active")) == sorted([".new-fresh", run.run_id])
+
+
+def test_a_folder_that_cannot_be_deleted_keeps_no_run_from_its_end(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    first, second = completed(store), completed(store)
+    store.delete([first])
+    assert [row.run_id for row in store.rows()] == [second]
+    store.incoming(make_id()).discard()
+    (store.root / "active" / ".new-x").mkdir()
+    os.utime(store.root / "active" / ".new-x", (1, 1))
+    third = begin(store)
+    assert store.active() == [third.run_id]
+    (store.root / "active" / third.run_id / "plan.json").unlink()
+    third.discard()
+    assert store.active() == []
+
+
+def test_of_a_run_that_was_claimed_and_let_go_nothing_is_put_aside_by_the_one_before(store: FileStore) -> None:
+    run = begin(store)
+    run.journal.append("submit")
+    run.release()
+    run.discard()
+    assert store.active() == [run.run_id]
 
 
 def test_a_store_that_is_not_there_is_empty(store: FileStore) -> None:

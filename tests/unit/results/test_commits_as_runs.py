@@ -1,34 +1,29 @@
-"""A commit or branch where a run is asked for; up to six sides; what is said of two runs of one commit."""
+"""A commit or branch where a run is asked for; up to six sides; what is said of two runs of one commit; lineage."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.app import SystemClock
 from orchestrator.base.errors import RunNotFound
 from orchestrator.results.compare.compare import compare_all
-from orchestrator.results.look import chosen, headlines, named
+from orchestrator.results.look import chosen, headlines, lineage, named
 from orchestrator.results.records import SourceRecord
 from orchestrator.results.store.rows import Search
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Grid, plain
+from orchestrator.views.html import fragment
 from orchestrator.views.tables.compare import all_blocks, forest, headline
 from orchestrator.views.tables.compare import headlines as in_one_line
-from tests.support.measured_runs import document, entry, measured, samples, simple
+from orchestrator.views.tables.runs import lineage_grid
+from tests.support.measured_runs import document, entry, measured, samples, searched, simple
+from tests.support.repository import git
 
 
 def of(commit: str, tree: str = "e") -> dict[str, Any]:
     return {"source": SourceRecord(tree_sha256=tree * 64, git_commit=commit)}
-
-
-def git(root: Path, *words: str) -> str:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *identity, *words], cwd=root, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -42,11 +37,6 @@ def commits(tmp_path: Path) -> dict[str, str]:
         git(tmp_path, "commit", "-q", "--allow-empty", "-m", f"Work on {branch}")
         made[branch] = git(tmp_path, "rev-parse", "HEAD")
     return made
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
 
 
 def test_a_branch_stands_for_the_runs_of_its_commit(tmp_path: Path, store: FileStore, commits: dict[str, str]) -> None:
@@ -79,15 +69,10 @@ def test_two_runs_of_one_source_are_not_called_faster_without_a_word(store: File
 
 
 def test_three_sides_are_compared_with_the_first_in_one_picture(store: FileStore) -> None:
-    runs = [
-        measured(
-            store,
-            [document(entry("mission", samples(us)), entry("small", samples(us * scale)))],
-            at=60 * i,
-            commit="abc"[i],
-        )
-        for i, (us, scale) in enumerate(((10.0, 1.0), (8.0, 1.0), (11.0, 3.0)))
-    ]
+    runs = []
+    for i, (us, scale) in enumerate(((10.0, 1.0), (8.0, 1.0), (11.0, 3.0))):
+        content = document(entry("mission", samples(us)), entry("small", samples(us * scale)))
+        runs.append(measured(store, [content], at=60 * i, commit="abc"[i]))
     reports = compare_all(store, runs)
     assert [(r.old.first.run_id, r.new.first.run_id) for r in reports] == [(runs[0], runs[1]), (runs[0], runs[2])]
     picture = forest(reports, 20)
@@ -123,3 +108,33 @@ def test_runs_are_searched_by_words_and_commits_and_put_in_order(store: FileStor
     assert find("100%_'") == []
     assert find(order="oldest") == [one, two]
     assert [row.run_id for row in store.search(Search(("aaaa",)), status="failed")] == []
+
+
+GONE = "20261120t070000z-tune-fused-l4-0ddba0"
+
+
+def test_a_search_its_resumption_and_the_run_that_uses_its_best(store: FileStore) -> None:
+    cut_off = measured(store, [searched()], at=0, job="tune-fused", status="preempted", parents=[GONE])
+    search = measured(store, [searched()], at=60, job="tune-fused", parents=[cut_off])
+    user = measured(store, [simple(9.0, parameters_from=[search, "../etc", 7])], at=120)
+    alone = measured(store, [simple(9.0)], at=180)
+
+    assert lineage(store, cut_off) == ([GONE], [search, user])
+    assert lineage(store, user) == ([GONE, cut_off, search], [])
+    assert lineage(store, alone) == ([], [])
+    store.delete([user])
+    assert lineage(store, search) == ([GONE, cut_off], []), "a deleted run has no parents any more"
+
+
+def test_a_runs_page_lists_them_with_links(store: FileStore) -> None:
+    search = measured(store, [searched()], at=0, job="tune-fused", parents=[GONE])
+    user = measured(store, [simple(9.0, parameters_from=[search])], at=60)
+    rows = {row.run_id: row for row in store.rows()}
+    (grid,) = lineage_grid(rows[search], *lineage(store, search), rows, headlines(store, rows.values()))
+    assert [line[1] for line in grid.rows] == ["", "this run", "uses its parameters"]
+    text = fragment([grid], "/root")
+    assert f'href="/root/runs/{user}"' in text
+    assert f"deleted <small>{GONE}</small>" in text
+    (grid,) = lineage_grid(rows[user], *lineage(store, user), rows, {})
+    assert [line[1] for line in grid.rows] == ["", "source of its parameters", "this run"]
+    assert list(lineage_grid(rows[user], [], [], rows, {})) == []

@@ -1,20 +1,31 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.base.errors import UsageError
 from orchestrator.results.compare import facts as compare_facts
-from orchestrator.results.compare.compare import compare_all
-from orchestrator.results.compare.effect import Spread
-from orchestrator.results.compare.history import run_to_run
+from orchestrator.results.compare.compare import compare_all, with_margin
+from orchestrator.results.compare.effect import Effect, Spread
+from orchestrator.results.compare.history import SourceChanges, run_to_run
 from orchestrator.results.compare.rows import GpuActivity, Machine, Row, rows_of
-from orchestrator.results.compare.verdicts import Comparison, FailOn, Options, compare, failures, parse
+from orchestrator.results.compare.verdicts import (
+    Compared,
+    Comparison,
+    FailOn,
+    Options,
+    _verdict,
+    compare,
+    failures,
+    parse,
+)
 from orchestrator.results.store.store import FileStore
 from orchestrator.results.timings import Measurement
-from tests.support.measured_runs import document, entry, measured, samples, simple
+from tests.support.measured_runs import COMMITS, document, entry, measured, samples, searched, simple
 
 HOST = {"gpu": {"name": "NVIDIA L4", "driver": "550.54.15", "present": True, "power_limit_w": 72.0}}
 
@@ -91,6 +102,10 @@ def test_clocks_within_the_tolerance_still_count_as_uncertainty() -> None:
     alike = compare(old, rows(simple(10.4, comparisons=clocks(2040))), stated).benchmarks[0]
     assert alike.verdict == "slower"
     assert near.verdict == "inconclusive"
+    assert near.notes[0] == "the clocks differ by 2.5 %, so the times may differ as much"
+    for mhz, said in ((2030, False), (2029, True)):
+        (found,) = compare(old, rows(simple(10.0, comparisons=clocks(mhz)))).benchmarks
+        assert any("clocks differ by 0.5 %" in note for note in found.notes) is said
 
 
 def test_a_processor_is_told_from_another() -> None:
@@ -110,7 +125,10 @@ def test_code_that_did_not_change_shows_how_restless_the_machine_is() -> None:
     moved = document(entry("mission", samples(10.6)), entry("mission/sdpa", samples(21.5), variant="sdpa"))
     (found,) = compare(old, rows(moved), Options(spread=0.01)).benchmarks
     assert found.verdict == "inconclusive", "SDPA moved by 7 %, and nobody touched it"
-    assert "unchanged code differed too" in found.notes[0]
+    (control,) = compare(old, rows(moved)).controls
+    assert control.effect is not None
+    shown = 100 * math.log(control.effect.ratio) / 0.6745 / math.sqrt(2)
+    assert found.notes[0] == f"unchanged code differed too: fcctl assumes that launches differ by {shown:.1f} %"
 
 
 def test_references_are_controls_and_no_regression() -> None:
@@ -165,8 +183,125 @@ def test_calls_from_a_program_are_less_certain() -> None:
 
 
 def test_names_that_come_twice_stay_apart() -> None:
-    found = rows(document(entry("a", samples(10.0)), entry("a", samples(20.0))))
-    assert [row.key.name for row in found] == ["a", "a#2"]
+    found = rows(document(entry("a", samples(10.0)), entry("a", samples(20.0)), entry("a", samples(30.0))))
+    assert [row.key.name for row in found] == ["a", "a#2", "a#3"]
+
+
+def effect_of(ratio: float = 1.1, **changes: Any) -> Effect:
+    values = {"low": 1.05, "high": 1.2, "inner_low": 1.06, "inner_high": 1.18, "p": 0.01, "rank_p": 0.01}
+    rest = {"basis": "launches", "old": 1.0, "new": ratio, "launches": (4, 4), "samples": (9, 9), "spread": 0.01}
+    return Effect(**{"ratio": ratio, "spread_from": "assumed", **values, **rest, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "p", "verdict"),
+    [
+        (effect_of(), 0.05, "slower"),
+        (effect_of(rank_p=0.05), 0.01, "slower"),
+        (effect_of(0.9, low=0.8, high=0.95), 0.05, "faster"),
+        (effect_of(), 0.051, "inconclusive"),
+        (effect_of(rank_p=0.051), 0.01, "inconclusive"),
+        (effect_of(low=1.0), 0.01, "inconclusive"),
+        (effect_of(0.9, low=0.8, high=1.0), 0.01, "inconclusive"),
+        (effect_of(1.0051, low=1.005, inner_low=1.005, inner_high=1.0052), 0.01, "slower"),
+        (effect_of(1.0049, low=1.004, inner_low=1.004, inner_high=1.0051), 0.01, "same"),
+        (effect_of(0.9949, low=0.99, high=0.999, inner_low=0.99, inner_high=0.999), 0.01, "faster"),
+        (effect_of(0.9951, low=0.99, high=0.999, inner_low=0.99, inner_high=0.999), 0.01, "same"),
+        (effect_of(1.0, low=0.9, inner_low=0.97, inner_high=1.03), 1.0, "same"),
+        (effect_of(1.0, low=0.9, inner_low=0.969, inner_high=1.03), 1.0, "inconclusive"),
+        (effect_of(1.0, low=0.9, inner_low=0.97, inner_high=1.031), 1.0, "inconclusive"),
+    ],
+)
+def test_where_one_verdict_ends_and_another_begins(found: Effect, p: float, verdict: str) -> None:
+    assert _verdict(found, p, Options()) == verdict
+
+
+def test_the_worst_come_first_and_of_one_verdict_what_moved_most() -> None:
+    moved = {"a": 10.0, "b": 12.0, "c": 14.0, "d": 8.0, "e": 5.0}
+    old = rows(document(*(entry(name, samples(10.0, seed=i)) for i, name in enumerate(moved))))
+    new = rows(document(*(entry(name, samples(p50, seed=9)) for name, p50 in moved.items())))
+    found = compare(old, new, Options(spread=0.005))
+    assert [b.name for b in found.benchmarks] == ["c", "b", "e", "d", "a"]
+    assert found.counts() == {"slower": 2, "faster": 2, "same": 1, "inconclusive": 0, "incomparable": 0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ([clocks(2040), clocks(2040, 5)], "different throttling: no before, now in some launches"),
+        ([clocks(2040, 1)], "different throttling: no before, now yes"),
+        ([clocks(2040, 0)], None),
+        ([[{"benchmark": "mission", "clocks": [{"sm_mhz": 2040}]}]], None),
+        ([[{"benchmark": "mission", "clocks": {"sm_mhz": [2030, 2050], "readings": 10}, "throttled_blocks": 1}]],
+         "different throttling: no before, now yes"),
+        ([[{"benchmark": "mission", "clocks": {"sm_mhz": 2040, "readings": 11}, "throttled_blocks": 1}]], None),
+        ([[{"benchmark": "mission", "clocks": {"sm_mhz": [1500, 1600]}}]],
+         "different clocks: 2040 MHz before, now 1550 MHz"),
+    ],
+)  # fmt: skip
+def test_a_tenth_of_the_blocks_counts_as_throttled(changed: list[Any], said: str | None) -> None:
+    old = rows(simple(10.0, comparisons=clocks(2040)))
+    new = rows(*(simple(10.0, comparisons=comparisons, seed=i) for i, comparisons in enumerate(changed)))
+    assert compare(old, new).benchmarks[0].reasons == ((said,) if said else ())
+
+
+def test_groups_within_a_launch_are_its_replicates() -> None:
+    for replicates, groups in ((3, 3), (None, 1), ("x", 1), (0, 1)):
+        beside = [{"benchmark": "mission", "against": "b", "replicates": replicates}, {"benchmark": "mission"}]
+        assert [row.launch.groups for row in rows(simple(10.0, comparisons=beside))] == [groups, 1]
+
+
+def test_a_sample_may_be_a_million_times_the_median_and_a_twentieth_may_be_none() -> None:
+    (row,) = rows(document({**entry("a", [2.0] * 9), "samples": [2.0] * 9 + [2e6, 2e-6, 2.1e6, 1.9e-6]}))
+    assert (row.launch.samples[-2:], row.launch.left_out) == ((2e6, 2e-6), 2)
+
+    def left_out(odd: int) -> tuple[str, ...]:
+        good = samples(10.0, 100 - odd)
+        broken = document({**entry("a", good), "samples": [*good, *[0.0] * odd]})
+        return compare(rows(broken, broken), rows(document(entry("a", good)))).benchmarks[0].reasons
+
+    assert left_out(5) == ()
+    assert left_out(6) == ("6 of 100 samples of a launch are not valid times",), "one launch stands for both"
+
+
+@pytest.mark.parametrize(("factor", "same"), [(99.0, True), (101.0, False), (1 / 101.0, False)])
+def test_times_a_hundred_times_apart_are_in_other_units(factor: float, same: bool) -> None:
+    old, new = ({**entry("a", samples(t)), "unit": None} for t in (10.0, 10.0 * factor))
+    assert (compare(rows(document(old)), rows(document(new))).benchmarks[0].reasons == ()) is same
+
+
+@pytest.mark.parametrize(("n", "alike"), [(110, True), (111, False)])
+def test_the_lowest_of_a_tenth_more_samples_is_comparable(n: int, alike: bool) -> None:
+    old, new = (rows(document(entry("a", samples(10.0, count)))) for count in (100, n))
+    for sides in ((old, new), (new, old)):
+        assert (compare(*sides, Options(metric="min")).benchmarks[0].reasons == ()) is alike
+
+
+def test_history_counts_for_the_median_of_fewer_than_four_launches_only() -> None:
+    known = Spread(0.02, "history", 7)
+    for count, metric, source in ((3, "p50", "history"), (4, "p50", "launches"), (3, "mean", "assumed")):
+        side = rows(*(document(entry("a", samples(10.0 + 0.001 * i, seed=i))) for i in range(count)))
+        (found,) = compare(side, side[:3] + side[3:], Options(metric=metric), lambda _: known).benchmarks
+        assert found.effect is not None
+        assert found.effect.spread_from in (source, "launches")
+        assert (found.effect.spread_from == "history") is (source == "history")
+
+
+def test_a_device_is_that_of_the_document_its_environment_or_the_host() -> None:
+    cpu = {"model": "Xeon"}
+    facts = [
+        ({"device": "A", "environment": {"device": "B"}}, {}, ("A", None)),
+        ({"device": None, "environment": {"device": "B", "driver": "1"}}, {"gpu": {"name": "C"}}, ("B", "1")),
+        ({"device": None, "environment": {}}, {"gpu": {"name": "C", "driver": "2", "mig": True}}, ("C", "2")),
+        ({"device": None, "environment": {}}, {"gpu": {"present": True}, "cpu": cpu}, (None, None)),
+        ({"device": None, "environment": {}, "threads": 3}, {"gpu": {"present": False}, "cpu": cpu}, ("Xeon", None)),
+        ({"device": "cpu", "environment": {}}, {"gpu": {"name": "C"}, "machine": "arm64"}, ("arm64", None)),
+    ]  # fmt: skip
+    for changes, host, expected in facts:
+        (row,) = rows(document(entry("a", samples(1.0)), **changes), machine=Machine(host))
+        assert (row.conditions.device, row.conditions.driver) == expected
+        assert row.conditions.threads == changes.get("threads")
+        assert row.conditions.mig is (True if "mig" in host.get("gpu", {}) else None)
 
 
 def test_documents_from_a_host_may_hold_anything() -> None:
@@ -262,6 +397,42 @@ def launches(p50: float, times: Sequence[float], sdpa: float | None = None, role
 BEFORE, AFTER = (0.0, 1.0, 2.0, 3.0), (10.0, 11.0, 12.0, 13.0)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "in_turns"),
+    [
+        ((0, 2, 4), (1, 3, 5), True),  # a third
+        ((0, 3, 4, 7), (1, 2, 5, 6), True),
+        ((0, 1, 4, 6), (2, 3, 5, 7), False),  # three eighths
+        ((0, 1, 4), (2, 3, 5), False),
+        ((2, 3, 5), (0, 1, 4), False),
+        ((0, 1), (2, 3), False),
+    ],
+)
+def test_sides_are_in_turns_up_to_a_third(old: Sequence[float], new: Sequence[float], in_turns: bool) -> None:
+    assert compare(launches(10.0, old), launches(10.0, new)).interleaved is in_turns
+
+
+def test_what_nobody_minds_is_the_same_however_certain() -> None:
+    (found,) = compare(launches(10.0, (0, 2, 4, 6), n=400), launches(10.03, (1, 3, 5, 7), n=400)).benchmarks
+    assert found.effect is not None
+    assert found.effect.p < 0.001
+    assert (found.verdict, found.notes) == ("same", ())
+
+
+def test_calls_from_a_program_drift_more() -> None:
+    def eager(p50: float, at: float) -> list[Row]:
+        made = (document(entry("a", samples(p50, seed=i), mode="eager")) for i in range(4))
+        return [row for i, one in enumerate(made) for row in rows(one, machine=Machine(HOST, time=at + i))]
+
+    (found,) = compare(eager(10.0, 0.0), eager(10.0, 10.0)).benchmarks
+    assert "allows for a drift of 2.5 % between them" in found.notes[0]
+
+
+def test_in_turns_a_control_within_its_own_interval_has_not_moved() -> None:
+    turns = launches(10.0, (0, 2, 4, 6), 20.0), launches(10.1, (1, 3, 5, 7), 20.001)
+    assert compare(*turns).benchmarks[0].notes == ()
+
+
 def test_sides_that_were_measured_in_turns_need_no_allowance_for_drift() -> None:
     found = compare(launches(10.0, (0, 2, 4, 6)), launches(10.1, (1, 3, 5, 7)))
     assert (found.interleaved, found.benchmarks[0].verdict, found.benchmarks[0].notes) == (True, "slower", ())
@@ -332,12 +503,20 @@ def test_conditions_as_typed() -> None:
     assert parse("Slower : 0.03".replace(" ", "")) == FailOn("slower", 0.03)
     assert parse("slower") == FailOn("slower", 0.0)
     assert parse("missing") == FailOn("missing")
+    assert (parse("slower:100%"), parse("slower:.99")) == (FailOn("slower", 1.0), FailOn("slower", 0.99))
+    with pytest.raises(UsageError, match="did you mean 1 times slower"):
+        parse("slower:1")
     for text in ("slowr:3%", "slower:", "slower:x%", "faster:-3%", ""):
         with pytest.raises(UsageError):
             parse(text)
     with pytest.raises(UsageError, match="did you mean 3 times slower") as caught:
         parse("slower:3")
     assert "slower:3%" in str(caught.value.hint)
+
+
+def test_what_is_tolerated_may_be_called_the_same() -> None:
+    for shares, margin in (([], 0.03), ([0.0], 0.03), ([0.0, 0.05, 0.04], 0.04)):
+        assert with_margin(Options(), [FailOn("slower", share) for share in shares]).margin == margin
 
 
 def test_failing_takes_a_verdict_and_a_size() -> None:
@@ -347,6 +526,9 @@ def test_failing_takes_a_verdict_and_a_size() -> None:
 
     assert told(11.0, "slower:3%") == ["slower 10.0 % slower"]
     assert told(11.0, "slower:20%") == []
+    same = Compared("a", "", "hot", "us", "slower", effect=effect_of(1.25))
+    for share, count in ((0.25, 1), (0.26, 0)):
+        assert len(failures(Comparison(Options(), (same,), ()), [FailOn("slower", share)])) == count
     assert told(9.0, "slower:3%", "inconclusive") == []
     assert told(10.2, "slower:1%", "inconclusive") == ["inconclusive inconclusive"]
     gone = compare(rows(simple(10.0)), rows(document(entry("other", samples(1.0)))))
@@ -367,6 +549,9 @@ def test_the_environment_without_what_is_fleeting() -> None:
     assert [(d.name, d.old, d.new) for d in found] == [
         ("gpu.driver", "1", "2 and 3"), ("gpu.clocks.max_sm_mhz", 9, 8),
     ]  # fmt: skip
+    assert [d.weight for d in found] == [0.0, 0.0]
+    one_sided = compare_facts.environment([{"os": "a", "old": 1}], [{"os": "a", "new": 2}])
+    assert [(d.name, d.old, d.new) for d in one_sided] == [("old", 1, None), ("new", None, 2)]
 
 
 def test_a_document_is_looked_at_five_levels_deep() -> None:
@@ -417,3 +602,40 @@ def test_earlier_runs_of_the_machine_decide_what_one_launch_can_show(store: File
     assert (found.verdict, found.effect.spread_from) == ("slower", "history")
     (found,) = compare_all(store, (",".join(earlier[:2]), new))[0].comparison.benchmarks
     assert found.effect.spread_from == "assumed", "what is compared is no history of itself"
+
+
+def test_a_report_has_what_differs_of_each_kind_the_old_side_first(store: FileStore, tmp_path: Path) -> None:
+    def documents(number: int) -> list[dict[str, Any]]:
+        plain = {"schema_version": 1}
+        profiled = {"name": "k", "metrics": {"tensor_active_pct": 10.0 * number}}
+        return [
+            simple(10.0 * number),
+            {**plain, "kind": "environment", "os": f"os {number}"},
+            {**plain, "kind": "build", "label": "fused", "kernels": [kernel("k", registers=number)]},
+            {**plain, "kind": "profile", "shape": {"name": "m"}, "kernels": [profiled]},
+            {**plain, "kind": "metrics", "metrics": {"score": float(number)}},
+            searched(0.5 + number / 10),
+        ]
+
+    asked: list[tuple[str, str]] = []
+
+    def between(_: Path, one: str, other: str) -> SourceChanges:
+        asked.append((one, other))
+        return SourceChanges((("sha", "subject"),), ())
+
+    old = measured(store, documents(1), at=0)
+    new = measured(store, documents(2), at=60, commit="b")
+    (report,) = compare_all(store, (old, new), history=between, root=tmp_path)
+    for differences, before, after in (
+        (report.environment, "os 1", "os 2"), (report.resources, 1, 2), (report.profile, 10.0, 20.0),
+        (report.metrics, 1.0, 2.0), (report.searches, 0.6, 0.7),
+    ):  # fmt: skip
+        assert [(d.old, d.new) for d in differences] == [(before, after)]
+    assert asked == [(COMMITS["a"], COMMITS["b"])]
+    assert report.source.changes == SourceChanges((("sha", "subject"),), ())
+    assert (report.source.same_tree, report.source.dirty, report.old.first.run_id) == (False, (), old)
+    (again,) = compare_all(store, (old, old), history=between, root=tmp_path)
+    assert (again.source.changes, again.source.same_tree, len(asked)) == (None, True, 1)
+    for how in ({"history": between}, {"root": tmp_path}):
+        (plain,) = compare_all(store, (old, new), **how)  # type: ignore[arg-type]
+        assert plain.source.changes is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -7,6 +8,8 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.results.records import RunRecord
 from orchestrator.results.store.store import FileStore
+from tests.support.measured_runs import measured, simple
 from tests.support.stores import NOVEMBER, completed, make_id, make_record, written
 
 
@@ -144,13 +148,67 @@ def test_an_index_that_another_program_has_locked_is_not_replaced(
     assert len(store.rows()) == 1
 
 
-def test_runs_added_and_removed_by_hand_show_up(store: FileStore) -> None:
+@pytest.mark.parametrize("later_s", [-60.0, 60.0])
+def test_runs_added_and_removed_by_hand_show_up(store: FileStore, later_s: float) -> None:
+    """Also where the folder's time went back, as in a copy."""
     first, second = completed(store), completed(store)
     settle(store)
     shutil.rmtree(store.root / "runs" / first)
     copied = at(100)
     written(store.root, copied)
+    os.utime(store.root / "runs", (NOVEMBER + later_s, NOVEMBER + later_s))
     assert ids(store) == [copied.run_id, second]
+
+
+@pytest.mark.parametrize("column", ["p50", "n"])
+def test_a_measurement_that_is_no_number_is_damage(store: FileStore, column: str) -> None:
+    measured(store, [simple(10.0)])
+    before = store.measurements()
+    settle(store)
+    sql(f"UPDATE benchmarks SET {column} = 'lots'")(store.root / "index.sqlite")
+    assert store.measurements() == before != []
+
+
+def test_an_index_that_is_damaged_again_at_once_is_an_error(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.results.store.index import Index
+
+    completed(store)
+    settle(store)
+    DAMAGE["no table"](store.root / "index.sqlite")
+    monkeypatch.setattr(Index, "_replace", lambda *_: None)
+    with pytest.raises(FcctlError, match="the index of the runs cannot be used"):
+        store.rows()
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_damaged_index_that_another_has_replaced_is_left_alone(
+    store: FileStore, notes: list[str], other: int
+) -> None:
+    completed(store)
+    settle(store)
+    path = store.root / "index.sqlite"
+    seen: Any = SimpleNamespace(st_ino=path.stat().st_ino + other)
+    store._index._replace(seen, sqlite3.DatabaseError("torn"))
+    assert notes == []
+    store._index._replace(path.stat(), sqlite3.DatabaseError("torn"))
+    assert notes == ["the index of the runs is damaged (torn): building a new one"]
+
+
+def test_what_could_not_be_written_whole_is_not_in_the_index() -> None:
+    from orchestrator.results.store.index import _writing
+
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.execute("CREATE TABLE t (a)")
+
+    def interrupted() -> None:
+        with _writing(db):
+            db.execute("INSERT INTO t VALUES (1)")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (db.in_transaction, db.execute("SELECT * FROM t").fetchall()) == (False, [])
+    db.close()
 
 
 def test_an_index_that_agrees_is_not_touched(store: FileStore) -> None:
@@ -194,6 +252,58 @@ def test_a_hostile_record_is_skipped_and_named(store: FileStore, notes: list[str
     assert raised.value.cause
 
 
+def test_a_record_may_be_as_long_as_its_limit(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.results.store import rows
+
+    record = at(0)
+    text = written(store.root, record) / "run.json"
+    size = len(text.read_bytes())
+    assert (rows.MAX_RECORD_BYTES, rows.MAX_RECORD_MEMORY) == (16 << 20, 96 << 20)
+    for limit, complaint in ((size + 1, None), (size, "needs more than"), (size - 1, f"has {size} bytes, more than")):
+        monkeypatch.setattr(rows, "MAX_RECORD_BYTES", limit)
+        if complaint is None:
+            assert store.get(record.run_id) == record
+        else:
+            with pytest.raises(FcctlError) as refused:
+                store.get(record.run_id)
+            assert complaint in (refused.value.cause or "")
+
+
+def test_rows_that_say_something_else_have_another_version() -> None:
+    from orchestrator.results.store import rows
+
+    digest = hashlib.sha256("".join(rows.CREATE).encode()).hexdigest()[:12]
+    assert (rows.VERSION, digest) == (8, "12d9cc0ee319"), "raise VERSION: an index of before is built anew"
+
+
+def test_the_lock_of_those_who_build_is_no_link(store: FileStore, notes: list[str], tmp_path: Path) -> None:
+    (store.root / "runs").mkdir(parents=True)
+    lock = store.root / "index.sqlite.lock"
+    lock.symlink_to(tmp_path / "elsewhere")
+    assert store.rows() == []
+    assert not (tmp_path / "elsewhere").exists()
+    lock.unlink()
+    before = os.umask(0)
+    try:
+        store.rows()
+    finally:
+        os.umask(before)
+    assert lock.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_first_run_needs_no_word_about_its_index(store: FileStore, notes: list[str]) -> None:
+    completed(store)
+    assert notes == []
+    (store.root / "index.sqlite").unlink()
+    completed(store)
+    assert notes == ["the index of the runs does not exist yet: building it"]
+
+
+def test_a_run_that_ended_before_it_began_took_no_time(store: FileStore) -> None:
+    written(store.root, at(0, finished=iso(NOVEMBER - 5)))
+    assert store.rows()[0].duration_s == 0.0
+
+
 def written_raw(store: FileStore, text: str, run_id: str) -> None:
     folder = store.root / "runs" / run_id
     folder.mkdir(parents=True)
@@ -208,6 +318,13 @@ def test_odd_values_of_a_valid_record_become_plain(store: FileStore) -> None:
     (row,) = store.rows()
     assert (row.usd, row.exit_code, row.created, row.gpu) == (0.0, 2**31, iso(NOVEMBER), None)
     assert len(row.job) == 200
+
+
+@pytest.mark.parametrize(("code", "kept"), [(-(10**30), -(2**31)), (10**30, 2**31), (-(2**31) + 1, -(2**31) + 1)])
+def test_an_exit_code_is_one_of_a_process(store: FileStore, code: int, kept: int) -> None:
+    raw = json.loads(make_record(make_id(token="abcdef")).model_dump_json())
+    written_raw(store, json.dumps(raw | {"exit_code": code}), raw["run_id"])
+    assert store.rows()[0].exit_code == kept
 
 
 def test_an_emulated_machine_s_dollars_are_nobody_s(store: FileStore) -> None:

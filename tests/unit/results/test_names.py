@@ -68,7 +68,17 @@ def test_an_ambiguous_name_lists_candidates(store: FileStore, runs: dict[str, st
     assert runs["c"] in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("name", ["3fa9c2", "3fa9cl"])
+@pytest.mark.parametrize(("count", "more"), [(4, False), (5, True)])
+def test_of_many_candidates_four_are_named(store: FileStore, count: int, more: bool) -> None:
+    for number in range(count):
+        begin(store, make_id(at=NOVEMBER + number, token=f"{number:04}ee")).release()
+    with pytest.raises(RunNotFound) as raised:
+        store.resolve("ee")
+    assert str(raised.value.hint).count("-phase1-l4-") == 4
+    assert str(raised.value.hint).endswith(", ...") is more
+
+
+@pytest.mark.parametrize("name", ["3fa9c2", "3fa9cl", "3fa9c1xx"])
 def test_a_slip_names_the_nearest(store: FileStore, runs: dict[str, str], name: str) -> None:
     with pytest.raises(RunNotFound) as raised:
         store.resolve(name)

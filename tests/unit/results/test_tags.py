@@ -24,6 +24,10 @@ def test_a_file_reads_back_as_it_was_written() -> None:
     assert tags_text(read_tags(tags_text(tags), "x")) == tags_text(tags)
 
 
+def test_names_that_can_be() -> None:
+    assert [check_name(name) for name in ("a", "a" * 40, "v1.0-x_y")] == ["a", "a" * 40, "v1.0-x_y"]
+
+
 @pytest.mark.parametrize("name", ["last", "all", "", "A", "a b", "../x", "a" * 41, ONE, "-x", "a\n"])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(UsageError):

@@ -98,5 +98,6 @@ def test_the_clock_of_a_step_is_that_of_its_work(
 ) -> None:
     started, finished = (datetime.fromtimestamp(at, UTC).isoformat() for at in (10, 20))
     assert busy(seen(*moments), StepRecord(id="a", status="passed", started=started, finished=finished)) == activity
-    for step in (None, StepRecord(id="a", status="passed"), StepRecord(id="a", status="passed", started=started)):
+    none = StepRecord(id="a", status="passed")
+    for step in (None, none, *(none.model_copy(update=one) for one in ({"started": started}, {"finished": finished}))):
         assert busy(seen(*moments), step) == GpuActivity()

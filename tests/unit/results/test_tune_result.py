@@ -1,4 +1,4 @@
-"""A ``tuning`` document of a host that makes things up: what is printed of it stays short, and is no error."""
+"""Searches' results: what is printed of a document that makes things up stays short; two of one name compared."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from orchestrator.results import tuning as tune_result
+from orchestrator.results.compare.facts import searches
 from orchestrator.views.table import show_blocks
 from orchestrator.views.tables.documents import tuning
+from tests.support.measured_runs import searched
 
 RATIO = {"ratio": 0.5, "ci_low": 0.4, "ci_high": 0.6}
 MANY = {f"k{n}": 1 for n in range(20_000)}
@@ -53,3 +55,20 @@ def test_what_was_held_out_judges_the_best_and_does_not_choose_it() -> None:
     final = [{**ELITE, "held_out": held[0]}, {**ELITE, "trial": 2, "ratio": 0.55, "held_out": held[1]}]
     result = tune_result.read({"final": final})
     assert (result.best.trial, result.best.verdict) == (1, "undecided")
+
+
+def test_the_best_of_each_is_shown_by_what_differs() -> None:
+    found = searches([searched()], [searched(0.7, 3.6, 32)])
+    assert {(d.name, d.fact): (d.old, d.new) for d in found} == {
+        ("saxpy", "best"): ("TILE=128", "TILE=32"),
+        ("saxpy", "time over default, on what was searched"): (0.8, 0.7),
+        ("saxpy", "best on mission, us"): (4.2, 3.6),
+    }
+    assert searches([searched()], [searched()]) == []
+
+
+@pytest.mark.parametrize("other", [{"tune": "gemm"}, {"final": []}, {"final": None, "metric": 7, "search": []}])
+def test_what_one_side_does_not_have_is_none_of_its(other: dict[str, Any]) -> None:
+    found = searches([searched()], [searched(**other)])
+    assert {d.name for d in found} == {"saxpy", *([other["tune"]] if "tune" in other else [])}
+    assert all(d.old is None or d.new is None for d in found if d.fact != "strategy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,38 @@ def test_no_clock_or_duration_of_a_host_ends_a_run_or_costs_a_fortune(
             db.execute(statement)
         db.execute(rows.INSERT, [getattr(row, name) for name in rows.COLUMNS])
     assert RunRecord.model_validate_json(record.model_dump_json()) == record
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"run_id": "20261120t081530z-bench-here-000001"}, "it belongs to run '20261120t081530z-bench-here-000001'"),
+        ({"tree_sha256": "1" * 64}, "it is of another source tree"),
+        ({"steps": []}, "its steps are not build, bench"),
+        ({"steps": ["bench", "build"]}, "its steps are not build, bench"),
+        ({"steps": ["build", "bench", "more"]}, "its steps are not build, bench"),
+        ({}, None),
+    ],
+)
+def test_the_outcome_of_another_run_is_not_this_run_s(changes: dict[str, Any], fault: str | None) -> None:
+    """A host may answer with what an earlier run left, which passed."""
+    steps = [wire.StepSpec("build", "true"), wire.StepSpec("bench", "true")]
+    plan = wire.RunPlan(RUN_ID, "bench", "here", "ws", "0" * 64, steps)
+    saved = SavedPlan(plan=plan, target=LocalTarget(name="here"), source=SourceRecord(tree_sha256="0" * 64))
+    names = changes.pop("steps", ["build", "bench"])
+    outcome = wire.Outcome(
+        RUN_ID,
+        "bench",
+        "passed",
+        0,
+        1.0,
+        2.0,
+        [wire.StepResult(name, "passed") for name in names],
+        tree_sha256="0" * 64,
+    )
+    record = from_outcome(saved, {**wire.encode(outcome), **changes}, [], 3.0)
+    assert record.status == ("passed" if fault is None else "error")
+    assert fault is None or fault in (record.message or "")
 
 
 def test_it_is_told_as_a_failure_at_the_step_that_was_left_open() -> None:

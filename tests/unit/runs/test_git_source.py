@@ -18,32 +18,19 @@ from orchestrator.base.errors import ConfigError, ConflictError
 from orchestrator.runs import source as source_hashes
 from orchestrator.runs.git_source import GitSource
 from orchestrator.runs.source import Source
+from tests.support.repository import commit, git, write
+from tests.support.scripts import script
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
 
-def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "protocol.file.allow=always"]
-    done = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def write(folder: Path, **files: str) -> None:
-    for name, text in files.items():
-        path = folder / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    folder = tmp_path / "repo"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    write(folder, a_dot_cu="a", sub__b_dot_cu="b", _dot_gitignore="*.o\nresults/\n")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "x")
-    return folder
+    return commit(tmp_path / "repo", a_dot_cu="a", sub__b_dot_cu="b", _dot_gitignore="*.o\nresults/\n")
+
+
+def instead_of_git(patch: pytest.MonkeyPatch, program: Path) -> None:
+    patch.setattr(shutil, "which", lambda _name: str(program))
 
 
 def read(root: Path) -> Source:
@@ -101,13 +88,21 @@ def test_what_is_tracked_is_sent_whatever_it_is(repo: Path) -> None:
 
 
 def test_clean_then_modified(repo: Path) -> None:
-    assert not read(repo).dirty
+    before = read(repo)
+    assert not before.dirty
     write(repo, a_dot_cu="changed")
     assert read(repo).dirty
+    git(repo, "checkout", "a.cu")
+    (repo / "a.cu").chmod(0o755)
+    after = read(repo)
+    assert after.entries[1].executable
+    assert before.tree_sha256 != after.tree_sha256
 
 
-def test_deleted_but_tracked_is_left_out(repo: Path) -> None:
+def test_deleted_but_tracked_is_left_out_and_attributes_are_no_link_to_something_endless(repo: Path) -> None:
+    """Git does not follow it either."""
     (repo / "a.cu").unlink()
+    (repo / ".gitattributes").symlink_to("/dev/zero")
     assert paths(read(repo)) == [".gitignore", "sub/b.cu"]
 
 
@@ -146,10 +141,7 @@ def test_workspace_that_the_repository_above_ignores(repo: Path) -> None:
 def test_a_git_that_ctrl_c_has_ended_is_no_mistake_of_the_repository(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = tmp_path / "git"
-    ended.write_text("#!/bin/sh\nkill -INT $$\n")
-    ended.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda _name: str(ended))
+    instead_of_git(monkeypatch, script(tmp_path / "git", "kill -INT $$"))
     with pytest.raises(KeyboardInterrupt):
         read(repo)
 
@@ -168,29 +160,18 @@ def test_what_fcctl_writes_itself_is_left_out(repo: Path) -> None:
 
 
 def test_submodule_and_nested_repository(repo: Path, tmp_path: Path) -> None:
-    lib = tmp_path / "lib"
-    lib.mkdir()
-    git(lib, "init", "-q")
-    write(lib, lib_dot_cu="l", skip_dot_tmp="s", _dot_gitignore="*.tmp\n")
-    git(lib, "add", "lib.cu", ".gitignore")
-    git(lib, "commit", "-q", "-m", "l")
+    lib = commit(tmp_path / "lib", lib_dot_cu="l", _dot_gitignore="*.tmp\n")
+    write(lib, skip_dot_tmp="s")
     git(repo, "submodule", "--quiet", "add", str(lib), "third/lib")
     shutil.copytree(lib, repo / "nested")
     found = paths(read(repo))
     assert {"third/lib/lib.cu", "nested/lib.cu", ".gitmodules"} <= set(found)
-    assert not any(path.endswith(".tmp") for path in found)
-    assert not any(".git/" in path for path in found)
+    assert not any(path.endswith(".tmp") or ".git/" in path for path in found)
 
 
 def test_what_was_not_fetched_is_told(repo: Path, tmp_path: Path) -> None:
     """A clone without --recursive, and without git-lfs: the build there will miss what is missing here."""
-    lib = tmp_path / "lib"
-    lib.mkdir()
-    git(lib, "init", "-q")
-    write(lib, lib_dot_cu="l")
-    git(lib, "add", "lib.cu")
-    git(lib, "commit", "-q", "-m", "l")
-    git(repo, "submodule", "--quiet", "add", str(lib), "third/lib")
+    git(repo, "submodule", "--quiet", "add", str(commit(tmp_path / "lib", lib_dot_cu="l")), "third/lib")
     git(repo, "submodule", "--quiet", "deinit", "-f", "third/lib")
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
     write(repo, _dot_gitattributes="*.bin filter=lfs diff=lfs merge=lfs -text\n", w_dot_bin=pointer, x_dot_bin="here")
@@ -240,14 +221,6 @@ def test_sockets_fifos_and_odd_names_are_skipped_with_a_note(repo: Path) -> None
     assert not {"pipe", "sock"} & set(paths(source))
 
 
-def test_executable_bit_and_digest(repo: Path) -> None:
-    before = read(repo)
-    (repo / "a.cu").chmod(0o755)
-    after = read(repo)
-    assert after.entries[1].executable
-    assert before.tree_sha256 != after.tree_sha256
-
-
 def test_unreadable_file_is_a_note(repo: Path) -> None:
     if os.getuid() == 0:
         pytest.skip("root reads everything")
@@ -257,11 +230,9 @@ def test_unreadable_file_is_a_note(repo: Path) -> None:
 
 def test_merge_conflict_lists_a_file_once(repo: Path) -> None:
     git(repo, "checkout", "-q", "-b", "other")
-    write(repo, a_dot_cu="theirs")
-    git(repo, "commit", "-qam", "t")
+    commit(repo, a_dot_cu="theirs")
     git(repo, "checkout", "-q", "main")
-    write(repo, a_dot_cu="ours")
-    git(repo, "commit", "-qam", "o")
+    commit(repo, a_dot_cu="ours")
     with pytest.raises(subprocess.CalledProcessError):
         git(repo, "merge", "-q", "other")
     source = read(repo)
@@ -284,12 +255,8 @@ def test_broken_repository_says_so(repo: Path) -> None:
 def test_a_macs_git_without_its_tools_names_what_installs_them(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git = tmp_path / "git"
-    git.write_text(
-        "#!/bin/sh\necho 'xcode-select: note: No developer tools were found, requesting install.' >&2\nexit 1\n"
-    )
-    git.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda _name: str(git))
+    said = "xcode-select: note: No developer tools were found, requesting install."
+    instead_of_git(monkeypatch, script(tmp_path / "git", f"echo '{said}' >&2\nexit 1"))
     with pytest.raises(ConfigError, match="git cannot read") as refused:
         read(repo)
     assert refused.value.hint == "xcode-select --install"
@@ -317,12 +284,10 @@ def test_broken_cache_is_ignored(repo: Path, tmp_path: Path) -> None:
     time.sleep(0.12)
     before = GitSource(cache).read(repo).tree_sha256
     assert list(cache.iterdir())
-    for file in cache.iterdir():
-        file.write_text('{"a.cu": 3}')
-    assert GitSource(cache).read(repo).tree_sha256 == before
-    for file in cache.iterdir():
-        file.write_text("not json")
-    assert GitSource(cache).read(repo).tree_sha256 == before
+    for broken in ('{"a.cu": 3}', "not json"):
+        for file in cache.iterdir():
+            file.write_text(broken)
+        assert GitSource(cache).read(repo).tree_sha256 == before
 
 
 def test_file_that_changes_while_read(repo: Path) -> None:
@@ -366,20 +331,13 @@ def test_what_git_needs_to_look_at_a_folder_without_a_repository(tmp_path: Path,
 
 def test_a_folder_of_a_clone_that_looks_like_a_bare_repository_starts_no_program(repo: Path, tmp_path: Path) -> None:
     """Git would take the folder for a repository, and start what its `config` names."""
-    fired, bare = tmp_path / "fired", repo / "bare"
-    write(
-        bare, HEAD="ref: refs/heads/main\n", objects__x="", refs__x="", tree__a_dot_cu="a",
-        config=f'[core]\n\tbare = false\n\tworktree = "{tmp_path}/clone/bare/tree"\n\tfsmonitor = "touch {fired}; :"\n',
+    fired = tmp_path / "fired"
+    commit(
+        repo, bare__HEAD="ref: refs/heads/main\n", bare__objects__x="", bare__refs__x="", bare__tree__a_dot_cu="a",
+        bare__config='[core]\n\tbare = false\n'
+        f'\tworktree = "{tmp_path}/clone/bare/tree"\n\tfsmonitor = "touch {fired}; :"\n',
     )  # fmt: skip
-    git(repo, "add", "-A")
-    git(repo, "commit", "-q", "-m", "y")
     git(tmp_path, "clone", "-q", str(repo), "clone")
     source = read(tmp_path / "clone/bare/tree")
     assert (paths(source), source.git_commit) == (["a.cu"], None)
     assert not fired.exists()
-
-
-def test_attributes_are_no_link_to_something_endless(repo: Path) -> None:
-    """Git does not follow it either."""
-    (repo / ".gitattributes").symlink_to("/dev/zero")
-    assert paths(read(repo)) == [".gitignore", "a.cu", "sub/b.cu"]

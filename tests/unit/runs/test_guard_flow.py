@@ -13,16 +13,19 @@ import pytest
 
 from fcctl_remote import wire
 from orchestrator.app import SystemClock
+from orchestrator.base.errors import DiskError, HostFault
 from orchestrator.base.journal import FileJournal
 from orchestrator.machines.targets import SshTarget
-from orchestrator.money.caps import Budget, Cap
+from orchestrator.money.caps import Budget, Cap, Window
 from orchestrator.money.totals import Spending
 from orchestrator.results.records import SourceRecord
+from orchestrator.runs.cost import outlook
 from orchestrator.runs.cost import spending as ledger
 from orchestrator.runs.cost.budget_guard import Guard
 from orchestrator.runs.job.saved_plan import SavedPlan
 
 RUN = "20261121t081530z-j-t-3fa9c1"
+BUDGET = (Cap(name="--budget", usd=100),)
 
 
 class World:
@@ -79,8 +82,9 @@ Make = Callable[..., World]
 def make(tmp_path: Path) -> Iterator[Make]:
     made = []
 
-    def build(*caps: Cap, stop_at: float | None = None) -> World:
-        made.append(World(tmp_path, *caps, stop_at=stop_at))
+    def build(*caps: Cap) -> World:
+        """With these caps, or a budget of $100."""
+        made.append(World(tmp_path, *(caps or BUDGET), stop_at=None if caps else BUDGET[0].usd))
         return made[-1]
 
     yield build
@@ -89,7 +93,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def test_it_warns_once_and_ends_once(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)  # a dollar a second
+    world = make()  # a dollar a second
     world.watch(79)
     assert world.notes == []
     world.watch(8)
@@ -112,6 +116,59 @@ def test_what_others_spend_counts_against_the_day(make: Make, monkeypatch: pytes
     assert world.cancelled == [(RUN, "over_budget")]
 
 
+@pytest.mark.parametrize("window", ["day", "month", "project"])
+def test_books_that_cannot_be_read_are_those_of_nobody(
+    make: Make, monkeypatch: pytest.MonkeyPatch, window: Window
+) -> None:
+    """All that this run may cost is reserved."""
+
+    def unreadable(*_: object) -> Spending:
+        raise DiskError("could not read the ledger")
+
+    monkeypatch.setattr(ledger, "spent_without", unreadable)
+    world = make(Cap(name="a cap", usd=100, over=window))
+    world.watch(100)
+    assert [note[:6] for note in world.notes] == ["$81.00", "$91.00"]
+
+
+def test_notices_that_cannot_be_sent_are_said_once_and_left_to_the_next_command(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "spent_without", lambda *_: Spending(0.0, 0.0, 0.0))
+    for failure, said in ((DiskError("the disk is full"), "the disk is full"), (OSError(5, "no"), "[Errno 5] no"),
+                          (["the hook failed"], "the hook failed")):  # fmt: skip
+        answers: list[Any] = [[], failure]
+
+        def send(_: object, answers: list[Any] = answers) -> list[str]:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return list(answer)
+
+        monkeypatch.setattr(outlook, "send_cap_notices", send)
+        world = make(Cap(name="a cap", usd=10_000, over="day"))
+        world.watch(200)
+        assert (world.notes, answers) == ([said], [])
+        world.close()
+        world.journal._path.unlink()
+
+
+@pytest.mark.parametrize("fault", ["not_found", "internal"])
+def test_a_run_that_the_host_does_not_know_has_ended(make: Make, fault: str) -> None:
+    world = make()
+
+    def refuses(*_: object, **__: object) -> None:
+        raise HostFault("no", fault=fault)
+
+    world.cancel = refuses  # type: ignore[method-assign]
+    if fault == "not_found":
+        world.watch(200)
+    else:
+        with pytest.raises(HostFault):
+            world.watch(200)
+    assert world.notes[-1].endswith("fcctl stops the run")
+
+
 def test_of_a_run_that_began_yesterday_the_day_s_cap_counts_what_it_cost_since_midnight(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +184,7 @@ def test_of_a_run_that_began_yesterday_the_day_s_cap_counts_what_it_cost_since_m
 @pytest.mark.parametrize("jump", [86400.0, -86400.0])
 @pytest.mark.parametrize("written_here", [True, False], ids=["its own run", "one that another fcctl began"])
 def test_a_clock_that_is_set_neither_ends_a_run_nor_prolongs_it(make: Make, jump: float, written_here: bool) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)
+    world = make()
     if not written_here:
         world.follow_as_another_process()
     world.watch(30)
@@ -140,14 +197,14 @@ def test_a_clock_that_is_set_neither_ends_a_run_nor_prolongs_it(make: Make, jump
 
 
 def test_a_clock_that_was_set_before_the_guard_began_changes_nothing_of_its_own_run(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)
+    world = make()
     world.jumped = 3600.0
     world.watch(70)
     assert world.cancelled == []
 
 
 def test_what_the_laptop_slept_counts(make: Make) -> None:
-    world = make(Cap(name="--budget", usd=100), stop_at=100)
+    world = make()
     world.watch(10)
     world.time += 300  # no look in between
     world.watch(3)

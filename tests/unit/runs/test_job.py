@@ -105,12 +105,7 @@ MINIMAL = "job: a\nsteps:\n  - id: x\n    run: ls\n"
         (MINIMAL + "    needs: {gpus: true}\n", 5, "unknown key 'gpus' in steps[0].needs", "did you mean 'gpu'?"),
         (MINIMAL + "    needs: {tools: ['a b']}\n", 5, "steps[0].needs.tools[0]: invalid value 'a b'", "must match"),
         (MINIMAL + "needs:\n  compute_capability: ada\n", 6, "invalid value 'ada'", "must match"),
-        (
-            MINIMAL + "    collect:\n      - reader: ptxs\n        file: a\n",
-            6,
-            "unknown reader 'ptxs'",
-            "did you mean 'ptxas'?",
-        ),
+        (MINIMAL + "    collect:\n      - {reader: ptxs, file: a}\n", 6, "unknown reader 'ptxs'", "mean 'ptxas'?"),
         (MINIMAL + "    collect: [{reader: ptxas}]\n", 5, "missing key 'file'", None),
         (MINIMAL + "    collect: [{reader: ptxas, file: ../x}]\n", 5, "inside the source folder", None),
         (MINIMAL + "    collect: [{reader: ptxas, file: /etc/passwd}]\n", 5, "inside the source folder", None),

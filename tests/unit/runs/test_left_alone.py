@@ -44,28 +44,26 @@ def raising(error: BaseException) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------- out of reach
+def driven(**facts: Any) -> None:
+    """Drives a run of which so much is known to its end."""
+    driver: Any = SimpleNamespace(**{"run_id": RUN, "launch": lambda: None, "abandon": lambda *_: None, **facts})
+    ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
+    runs.collect_and_finish(driver, ends, ends)
+
+
 @pytest.mark.parametrize("error", [UNREACHABLE, LinkLost("no link")], ids=lambda e: e.code)
 def test_who_loses_sight_of_a_run_hears_how_to_come_back(error: FcctlError) -> None:
     """Also of one in a cloud, whose machine answers neither where it was nor where the cloud says."""
-    driver: Any = SimpleNamespace(
-        launch=lambda: None, finish=raising(error), submitted=True, ended_here=False, run_id=RUN,
-        state=SimpleNamespace(without_outcome=None),
-    )  # fmt: skip
-    ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
+    state = SimpleNamespace(without_outcome=None)
     with pytest.raises(LinkLost) as lost:
-        runs.collect_and_finish(driver, ends, ends)
+        driven(finish=raising(error), submitted=True, ended_here=False, state=state)
     assert f"fcctl attach {RUN}" in (lost.value.hint or "")
 
 
 @pytest.mark.parametrize(("submitted", "outcome"), [(False, None), (True, "abandoned")])
 def test_who_never_got_in_hears_why(submitted: bool, outcome: str | None) -> None:
-    driver: Any = SimpleNamespace(
-        launch=raising(UNREACHABLE), submitted=submitted, run_id=RUN, abandon=lambda *_: None,
-        state=SimpleNamespace(without_outcome=outcome),
-    )  # fmt: skip
-    ends: Any = SimpleNamespace(release=lambda: None, close=lambda: None)
     with pytest.raises(HostUnreachable) as refused:
-        runs.collect_and_finish(driver, ends, ends)
+        driven(launch=raising(UNREACHABLE), submitted=submitted, state=SimpleNamespace(without_outcome=outcome))
     assert refused.value is UNREACHABLE
 
 

@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fcctl_remote import wire
+from orchestrator.base.clock import iso
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.caps import EGRESS_USD_PER_GIB, RESERVE_S, Cap
-from orchestrator.results.records import SourceRecord, StepRecord
+from orchestrator.results.records import MachineRecord, SourceRecord, StepRecord
 from orchestrator.runs.cost.machine_cost import (
     LEAST_BYTES,
     SLOWEST_BYTES_S,
+    CostSoFar,
+    PowerOnPeriod,
     affordable_bytes,
     machine_cost,
     machine_record,
@@ -53,6 +56,23 @@ def cold(**changes: Any) -> list[JournalEntry]:
 
 def parts(entries: list[JournalEntry], *steps: StepRecord) -> dict[str, float]:
     return {line.activity: line.seconds for line in machine_cost(entries, plan(), steps).breakdown}
+
+
+def record_of(entries: list[JournalEntry]) -> MachineRecord:
+    record = machine_record(entries)
+    assert record is not None
+    return record
+
+
+def woken(off: float, started: float, stopped: float, action: str = "start", **changes: Any) -> list[JournalEntry]:
+    """A run that was preempted, and went on on a machine that was started then."""
+    return cold()[:7] + journal(
+        (400, "stopped", {"how": "preempted", "at": off}), (900, "acquire", {}),
+        (901, "cloud", {"action": action}),
+        (950, "acquired", {**MACHINE, "turned_on": True, "started": started, **changes}),
+        (955, "ended", {}), (960, "collected", {}), (961, "release", {}),
+        (970, "released", {"how": "stopped", "started": started, "stopped": stopped}),
+    )  # fmt: skip
 
 
 BUILD = StepRecord(id="a", status="passed", duration_s=100, activity="build")
@@ -93,39 +113,32 @@ def test_the_rest_of_a_minute_is_the_run_s_with_which_the_machine_went_off() -> 
         (1014, "abandoned", {}), (1015, "release", {}), (1025, "released", end),
     )  # fmt: skip
     assert parts(last) == {"sync": 1.0, "stop": 11.0, "minimum": 40.0}
-    record = machine_record(last)
-    assert record is not None
-    assert [(s.seconds, s.started) for s in record.sittings] == [(52.0, "1970-01-01T00:16:45.000Z")]
+    assert [(s.seconds, s.started) for s in record_of(last).sittings] == [(52.0, "1970-01-01T00:16:45.000Z")]
 
 
-def test_two_starts_within_a_minute_are_billed_a_minute_each() -> None:
-    entries = cold()[:7] + journal(
-        (150, "stopped", {"how": "preempted", "at": 1010.0}), (900, "acquire", {}),
-        (901, "cloud", {"action": "start"}), (950, "acquired", {**MACHINE, "turned_on": True, "started": 1012.0}),
-        (955, "ended", {}), (960, "collected", {}), (961, "release", {}),
-        (970, "released", {"how": "stopped", "started": 1012.0, "stopped": 1019.0}),
-    )  # fmt: skip
-    assert machine_cost(entries, plan(), [BUILD]).billed_s == 120
-    record = machine_record(entries)
-    assert record is not None
-    assert [s.seconds for s in record.sittings] == [60, 60]
+@pytest.mark.parametrize(
+    ("preempted", "started", "stopped", "on", "billed"),
+    [(1010.0, 1012.0, 1019.0, [5, 7], [60, 60]), (1105.0, 1905.0, 1975.0, [100, 70], [100, 70])],
+    ids=["within a minute: a minute each", "later"],
+)
+def test_preempted_and_woken_again_is_paid_for_twice(
+    preempted: float, started: float, stopped: float, on: list[int], billed: list[int]
+) -> None:
+    entries = woken(preempted, started, stopped)
+    assert [s.seconds for s in power_on_periods(entries)] == on
+    assert machine_cost(entries, plan(), [BUILD]).billed_s == sum(billed)
+    record = record_of(entries)
+    assert [s.seconds for s in record.sittings] == billed
+    assert record.ended == iso(stopped)
 
 
 def test_a_second_machine_in_another_place_is_billed_at_its_own_price() -> None:
     """The first one was preempted; the run went on on one that was made of its copy, elsewhere and on spot."""
-    other = {**MACHINE, "zone": "us-west1-c", "instance_id": "12", "turned_on": True, "started": 2000.0, "spot": True}
-    entries = cold()[:7] + journal(
-        (400, "stopped", {"how": "preempted", "at": 1305.0}), (900, "acquire", {}),
-        (901, "cloud", {"action": "create"}), (950, "acquired", other), (955, "ended", {}),
-        (960, "collected", {}), (961, "release", {}),
-        (970, "released", {"how": "stopped", "started": 2000.0, "stopped": 2100.0}),
-    )  # fmt: skip
+    entries = woken(1305.0, 2000.0, 2100.0, "create", instance_id="12", spot=True)
     cost = machine_cost(entries, plan(), [])
     assert cost.usd == pytest.approx((300 * 0.72 + 100 * 0.36) / 3600, abs=1e-6)
     assert sum(line.usd for line in cost.breakdown) == pytest.approx(cost.usd, abs=1e-5)
-    record = machine_record(entries)
-    assert record is not None
-    assert [s.instance_id for s in record.sittings] == [MACHINE["instance_id"], "12"]
+    assert [s.instance_id for s in record_of(entries).sittings] == [MACHINE["instance_id"], "12"]
 
 
 def test_what_was_fetched_is_paid_for() -> None:
@@ -141,8 +154,7 @@ def test_one_that_was_on_already_is_paid_for_from_when_the_run_took_it() -> None
         (114, "released", {"how": "kept"}),
     )  # fmt: skip
     assert machine_cost(warm, plan(), []).billed_s == 103
-    record = machine_record(warm)
-    assert record is not None
+    record = record_of(warm)
     assert (record.released, record.ended) == ("kept", None)
 
 
@@ -154,8 +166,7 @@ def test_one_that_was_deleted_unseen_is_paid_for_until_then() -> None:
     told = (9000.0, "released", {**GONE, "started": 1005.0, "stopped": 1310.0})
     cost = machine_cost(cold()[:-2] + journal(told), plan(), [BUILD])
     assert (cost.billed_s, cost.upper_bound) == (305, False)
-    record = machine_record(cold()[:-2] + journal(told))
-    assert record is not None
+    record = record_of(cold()[:-2] + journal(told))
     assert (record.ended, record.released) == ("1970-01-01T00:21:50.000Z", "gone")
     assert [(s.began, s.seconds) for s in record.sittings] == [("1970-01-01T00:16:45.000Z", 305)]
 
@@ -166,6 +177,11 @@ def test_where_nothing_can_be_known_the_limit_is_the_bound_and_is_called_so() ->
     assert (cost.billed_s, cost.upper_bound) == (3600 + 30, True)
     soon = machine_cost(cold(deadline=4605.0)[:-2] + journal((400.0, "released", GONE)), plan(), [BUILD])
     assert (soon.billed_s, soon.upper_bound) == (397, True), "it was asked for no longer ago than that"
+
+
+def test_one_whose_limit_was_before_its_start_was_not_on() -> None:
+    assert PowerOnPeriod(0.0, {"run": 50.0}, started=100.0, deadline=0.0).seconds == 0.0
+    assert PowerOnPeriod(0.0, {"run": 50.0}, started=100.0, deadline=100.0).seconds == 30.0
 
 
 def test_a_machine_that_was_on_already_is_paid_for_no_longer_than_it_was_on() -> None:
@@ -182,20 +198,6 @@ def test_a_machine_that_never_came_costs_nothing(how: str) -> None:
                    (10, "release", {}), (11, "released", {"how": how}))  # fmt: skip
     assert machine_cost(none, plan(), []).usd == 0
     assert machine_record(none) is None
-
-
-def test_preempted_and_woken_again_is_paid_for_twice() -> None:
-    entries = cold()[:7] + journal(
-        (150, "stopped", {"how": "preempted", "at": 1105.0}), (900, "acquire", {}),
-        (901, "cloud", {"action": "start"}), (950, "acquired", {**MACHINE, "turned_on": True, "started": 1905.0}),
-        (955, "ended", {}), (960, "collected", {}), (961, "release", {}),
-        (970, "released", {"how": "stopped", "started": 1905.0, "stopped": 1975.0}),
-    )  # fmt: skip
-    assert [s.seconds for s in power_on_periods(entries)] == [100, 70]
-    assert machine_cost(entries, plan(), [BUILD]).billed_s == 170
-    record = machine_record(entries)
-    assert record is not None
-    assert record.ended == "1970-01-01T00:32:55.000Z"
 
 
 @given(
@@ -220,6 +222,8 @@ def test_any_journal_adds_up(lines: list[tuple[str, float, float, float]], durat
 def test_a_machine_that_is_off_costs_nothing_more() -> None:
     on, off = cold()[:-4], cold()
     assert (of_journal(on, plan(), 400.0).usd_per_hour, of_journal(off, plan(), 400.0).usd_per_hour) == (0.72, 0.0)
+    for emulated, shown in ((False, [0.5, 0.7, 1.5]), (True, [0.0, 0.0, 0.0])):
+        assert list(CostSoFar(0.5, 0.7, 1.5, emulated).as_json().values()) == shown
 
 
 CAPPED = plan().model_copy(update={"caps": [Cap(name="--budget", usd=1.0)], "egress_usd": 0.012})

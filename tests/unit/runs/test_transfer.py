@@ -110,7 +110,8 @@ def test_what_does_not_fit_is_left_out_by_name_the_largest_first(tmp_path: Path)
     ("size", "shown"),
     [
         (0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (7800, "7.8 kB"), (62_900_000, "62.9 MB"),
-        (1_000_000, "1.0 MB"), (2_500_000_000, "2.5 GB"), (1_000_000_000, "1.0 GB"),
+        (999_999_999, "1000.0 MB"), (999_999, "1000.0 kB"), (1_000_000, "1.0 MB"), (2_500_000_000, "2.5 GB"),
+        (1_000_000_000, "1.0 GB"),
     ],
 )  # fmt: skip
 def test_bytes_as_people_read_them(size: int, shown: str) -> None:
@@ -127,7 +128,7 @@ class WatchedHost:
         self.asked: list[wire.WatchRequest] = []
         running, ended = (wire.RunSummary(RUN, "small", status, 0.0) for status in ("running", "passed"))
         self._answers = [
-            (wire.WatchReply([], 10, running), b""),
+            (wire.WatchReply([wire.Event(1, 0.0, "run_started")], 10, running), b""),
             (wire.WatchReply([], 10, running, log_step="a", log_offset=0, log_size=5), b"12345"),
             (wire.WatchReply([], 10, running, log_step="a", log_offset=5, log_size=8), b"678"),
             (wire.WatchReply([], 30, ended, log_step="b", log_offset=0, log_size=2), b"ab"),
@@ -144,12 +145,15 @@ class WatchedHost:
 def test_what_was_told_is_not_asked_for_again() -> None:
     """Else a host answers each poll at once, as long as the step has any log, and both of them do nothing else."""
     host, told = WatchedHost(), []
-    observer = SimpleNamespace(event=None, progress=lambda _, tail: told.append(tail))
+    events: list[wire.Event] = []
+    observer = SimpleNamespace(event=events.append, progress=lambda _, tail: told.append(tail))
     ended = follow(host, RUN, SimpleNamespace(observer=observer))  # type: ignore[arg-type]
     assert ended is not None
     assert ended.status == "passed"
     assert told == [b"", b"12345", b"678", b"ab"]
-    assert [(r.events_offset, r.log_offset) for r in host.asked] == [(0, 0), (10, 0), (10, 5), (10, 8)]
+    assert [event.type for event in events] == ["run_started"]
+    asked = [(r.events_offset, r.log_offset, r.log_offset_step) for r in host.asked]
+    assert asked == [(0, 0, None), (10, 0, None), (10, 5, "a"), (10, 8, "a")]
     assert all(r.wait_s >= 1 for r in host.asked)
 
 
@@ -180,6 +184,7 @@ def test_old_runs_that_are_whole_here_are_deleted_there() -> None:
 def test_the_newest_ten_stay_on_a_host_with_room() -> None:
     link, services, deleted, _ = host_with(*((f"r{n:02}", "failed") for n in range(KEPT_ON_HOST + 1)))
     assert (delete_old_runs(services, link), deleted, KEPT_ON_HOST) == (1, ["r00"], 10)
+    assert LOW_BYTES == 2 << 30
 
 
 @pytest.mark.parametrize(

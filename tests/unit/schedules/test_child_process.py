@@ -18,7 +18,7 @@ PLAN = Schedule.model_validate({"job": "bench", "on": "l4", "cron": "@daily", "s
 #: Answers with what it was given.
 ECHO = """
 import json, os, sys
-print(json.dumps({"argv": sys.argv[1:], "budget": os.environ.get("FCCTL_BUDGET_PER_RUN_USD"), "cwd": os.getcwd(),
+print(json.dumps({"argv": sys.argv[1:], "cap": os.environ.get("FCCTL_BUDGET_PER_RUN_USD"), "cwd": os.getcwd(),
                   "firing": os.environ.get("FCCTL_FIRING"), "leads": os.getsid(0) == os.getpid()}), flush=True)
 """
 
@@ -40,17 +40,15 @@ def test_a_run_is_asked_for_as_the_schedule_says(answer: Any, tmp_path: Path) ->
     assert given["argv"] == [
         "-C", str(tmp_path), "--json", "--yes", "run", "bench", "--on", "l4", "--set", "SIZE=a b", "--set", "N=2",
     ]  # fmt: skip
-    assert (given["budget"], given["cwd"]) == (None, str(tmp_path))
+    assert (given["cap"], given["cwd"]) == (None, str(tmp_path))
     assert given["firing"] == "ws/nightly@1.0 /results"
 
 
-def test_it_is_given_the_firing_s_budget_and_else_what_the_workspace_has(
-    answer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert answer(ECHO, 0.1)["budget"] == "0.1"
+def test_the_firing_s_budget_replaces_no_cap_of_a_run(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FCCTL_BUDGET_PER_RUN_USD", "7")
-    assert answer(ECHO, 0.1)["budget"] == "0.1"
-    assert answer(ECHO)["budget"] == "7"
+    given = answer(ECHO, 9.5)
+    assert (given["argv"][-2:], given["cap"]) == (["--budget", "9.5"], "7")
+    assert "--budget" not in answer(ECHO)["argv"]
 
 
 def test_the_last_object_that_it_prints_counts(answer: Any) -> None:

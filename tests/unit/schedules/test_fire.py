@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from orchestrator.base.errors import DiskError
 from orchestrator.money.book import SpendingBook
 from orchestrator.money.caps import Budget
-from orchestrator.money.firings import end, firing_id, start
+from orchestrator.money.firings import FIRING, end, firing_id, spent_in_month, start
+from orchestrator.schedules import fire
 from orchestrator.schedules.due import Firing, Schedule
 from orchestrator.schedules.fire import STARTING_S, FiringRecords, Scheduler
 from tests.support.spending import book_in
@@ -72,17 +76,19 @@ def ticked(records: FiringRecords, spending: SpendingBook) -> Ticked:
     return ticked
 
 
-def test_only_what_starts_is_launched(ticked: Ticked) -> None:
+def test_only_what_starts_is_launched(ticked: Ticked, spending: SpendingBook) -> None:
     assert ticked(0) == (["watching"], [])
     assert ticked(3599) == ([], [])
     assert ticked(3600) == (["started"], [NOON + 3600])
     assert ticked(3600) == ([], [])
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 0.0, "it has no budget to reserve"
 
 
 def test_nothing_is_decided_for_one_that_is_disabled_or_while_another_tick_decides(
-    records: FiringRecords, ticked: Ticked
+    records: FiringRecords, ticked: Ticked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ticked(0, schedule(enabled=False)) == ([], [])
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits for the other"))
     with records.deciding() as alone:
         assert alone
         assert ticked(0) == ([], [])
@@ -118,6 +124,7 @@ def test_one_at_work_keeps_the_next_from_starting(records: FiringRecords, ticked
         ({"per_month_usd": 5}, {"per_run_usd": 3}, "started"),
         ({"per_month_usd": 5}, {"per_run_usd": 3.01}, "refused"),
         ({"budget_usd": 3, "per_month_usd": 5}, {"per_run_usd": 4}, "started"),
+        ({"budget_usd": 4, "per_month_usd": 5}, {"per_run_usd": 3}, "started"),
         ({"per_month_usd": 5}, {}, "refused"),
         ({}, {}, "started"),
     ],
@@ -127,6 +134,20 @@ def test_a_month_s_cap_holds(
 ) -> None:
     records.append("often", (line("started"), line("finished", usd=2.0)))
     assert ticked(3600, schedule(**plan), **caps)[0] == [outcome]
+
+
+def test_what_a_killed_tick_had_counted_and_is_missed_by_now_costs_nothing(
+    records: FiringRecords, spending: SpendingBook, ticked: Ticked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = schedule(budget_usd=3, per_month_usd=5)
+    records.append("often", (line("started"), line("finished", usd=0.0)))
+    with monkeypatch.context() as killed:
+        killed.setattr(FiringRecords, "append", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ticked(3600, plan)
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 3
+    assert ticked(7200, plan)[0] == ["missed", "started"]
+    assert spent_in_month(spending.state(), spending.scope, "often", NOON, UTC) == 3
 
 
 # ------------------------------------------------------------------------------------------------------ one firing
@@ -143,6 +164,23 @@ def fired(records: FiringRecords, spending: SpendingBook, answer: Mapping[str, A
     assert not records.at_work("often")
     assert asked == [(PLAN, firing_id(spending.scope, "often", NOON))]
     return firing
+
+
+@pytest.mark.parametrize(("slept_s", "runs"), [(3600.0, True), (3900.0, False)])
+def test_a_computer_that_slept_after_the_decision_starts_nothing_hours_late(
+    records: FiringRecords, spending: SpendingBook, slept_s: float, runs: bool
+) -> None:
+    """``catch_up_minutes`` is an hour."""
+    started: list[str] = []
+
+    def run_job(_: Schedule, firing: str) -> Mapping[str, Any]:
+        started.append(firing)
+        return {"status": "passed", "cost": {"usd": 0.5}}
+
+    scheduler = Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + slept_s))
+    firing = scheduler.fire("often", NOON, run_job)
+    assert (len(started), firing.status, firing.usd) == ((1, "passed", 0.5) if runs else (0, "error", 0.0))
+    assert runs or firing.reason == "noticed 63 minutes late: this computer slept or was off"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +253,59 @@ def test_looking_does_not_keep_a_firing_from_beginning(records: FiringRecords) -
         looker.join()
 
 
+def nothing(code: int, cause: str | None) -> dict[str, Any]:
+    message = f"fcctl run ended with exit code {code} and printed no result"
+    return {"error": {"message": message, "cause": cause, "exit_code": code}}
+
+
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [
+        ("exit 9", nothing(9, None)),
+        ("printf %600s x >&2; exit 7", nothing(7, "x")),
+        ("printf %0600d 1 >&2", nothing(0, f"{1:0500}")),
+        (
+            'echo no; echo "{\\"a\\": \\"$*\\"}"; echo [1]; exit 3',
+            {"a": "--json --yes run bench --on local --set N=1 --budget 2.5"},
+        ),
+        ('echo "{\\"a\\": \\"$FCCTL_FIRING\\"}" >&2; echo noise', {"a": "f@1"}),
+    ],
+)
+def test_what_a_run_says_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, answer: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(fire, "_FCCTL", ("sh", "-c", f"test $1 = -C || exit; shift 2; {script}", "sh"))
+    plan = schedule(budget_usd=2.5, settings={"N": "1"})
+    assert fire.run_job(tmp_path)(plan, "f@1") == answer
+    monkeypatch.setenv(FIRING, "")
+    if "--budget" in str(answer):
+        assert fire.run_job(tmp_path)(schedule(), "f@1") == {"a": "--json --yes run bench --on local"}
+
+
+def test_a_firing_outlives_whoever_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the terminal of ``fcctl schedule serve``."""
+    monkeypatch.setattr(fire, "_FCCTL", ("sh", "-c", "ps -o sid= -p $$; echo $0 $*"))
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    begun: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *argv, **how: begun.append(popen(*argv, **how)))
+    fire.launch(tmp_path, ["schedule", "fire"], log)
+    begun[0].wait()
+    before, session, words = log.read_text().splitlines()
+    assert (before, words) == ("before", f"-C {tmp_path} schedule fire")
+    assert int(session) != os.getsid(0)
+
+
 # ------------------------------------------------------------------------------------------------------ the record
+def test_a_record_is_no_link(records: FiringRecords, tmp_path: Path) -> None:
+    records.append("often", (line("missed"),))
+    (tmp_path / "schedules" / "often.jsonl").rename(tmp_path / "elsewhere")
+    (tmp_path / "schedules" / "often.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DiskError):
+        records.append("often", (line("missed"),))
+
+
 def test_whoever_may_read_the_workspace_may_read_a_record(records: FiringRecords, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -250,21 +340,25 @@ def test_standings(records: FiringRecords, spending: SpendingBook) -> None:
     assert (off.name, off.next, off.last, off.spent_this_month_usd, off.running) == ("off", [], None, 0.0, False)
 
 
-def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRecords) -> None:
+def test_a_refusal_for_the_same_reason_is_counted_and_no_other(records: FiringRecords, tmp_path: Path) -> None:
     def refused(number: int, reason: str = "no money", **values: Any) -> Firing:
         return line("refused", NOON + number, NOON + number, reason=reason, **values)
 
     for number in range(3):
         records.append("often", (refused(number),))
     assert records.read("often") == [refused(2, count=3)]
-    records.append("often", (refused(3, "no stock"),))
-    records.append("often", (refused(4, "no stock", key="0 3 * * * UTC"),))
-    records.append("often", (line("missed", NOON + 5), refused(5, "no stock")))
-    assert [(f.outcome, f.count) for f in records.read("often")] == [
-        ("refused", 3), ("refused", 1), ("refused", 1), ("missed", 1), ("refused", 1),
-    ]  # fmt: skip
+    assert "null" not in (tmp_path / "schedules" / "often.jsonl").read_text(), "a record has what is known"
+    for other in (refused(3, "no stock"), refused(4, "no stock", key="0 3 * * * UTC"), refused(5, "no stock")):
+        records.append("often", (other,))
+    records.append("often", (line("overlap", NOON + 6, reason="no stock"),))
     records.append("often", (refused(6, "no stock"),))
-    assert [(f.due - NOON, f.count) for f in records.read("often")][-2:] == [(5, 1), (6, 2)]
+    records.append("often", (line("missed", NOON + 7), refused(7, "no stock")))
+    assert [(f.outcome, f.count) for f in records.read("often")] == [
+        ("refused", 3), ("refused", 1), ("refused", 1), ("refused", 1), ("overlap", 1), ("refused", 1), ("missed", 1),
+        ("refused", 1),
+    ]  # fmt: skip
+    records.append("often", (refused(8, "no stock"),))
+    assert [(f.due - NOON, f.count) for f in records.read("often")][-2:] == [(7, 1), (8, 2)]
 
 
 def test_of_a_long_record_only_the_end_is_read_unless_all_is_asked_for(

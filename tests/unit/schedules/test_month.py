@@ -122,24 +122,6 @@ def test_a_refusal_that_is_repeated_is_one_line_with_a_count(month: Month) -> No
     assert record[-1].reason == "$3.00 of this month's $3.00 is spent, and one firing may cost $1.00"
 
 
-@pytest.mark.parametrize("change", [{"reason": "another"}, {"key": "another"}, {"outcome": "overlap"}])
-def test_what_is_no_repetition_has_a_line_of_its_own(tmp_path: Path, change: dict[str, str]) -> None:
-    records = FiringRecords(tmp_path)
-    line = Firing(outcome="refused", due=1.0, at=1.0, key=KEY, reason="the month is spent")
-    for one in (line, line.model_copy(update=change), line):
-        records.append("nightly", (one,))
-    assert [one.count for one in records.read("nightly")] == [1, 1, 1]
-
-
-def test_a_repetition_beside_another_line_is_written(tmp_path: Path) -> None:
-    records = FiringRecords(tmp_path)
-    line = Firing(outcome="refused", due=1.0, at=1.0, key=KEY, reason="the month is spent")
-    missed = line.model_copy(update={"outcome": "missed"})
-    for some in ((line,), (missed, line)):
-        records.append("nightly", some)
-    assert [one.outcome for one in records.read("nightly")] == ["refused", "missed", "refused"]
-
-
 def test_a_count_that_a_crash_tore_is_written_anew(tmp_path: Path) -> None:
     records = FiringRecords(tmp_path)
     line = Firing(outcome="refused", due=1.0, at=1.0, key=KEY, reason="the month is spent")

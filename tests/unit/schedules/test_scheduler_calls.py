@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import plistlib
 import shutil
@@ -108,6 +109,10 @@ def test_launchd(tools: Tools, entry: Entry, private_home: Path) -> None:
     gui, user = (f"{kind}/{os.getuid()}" for kind in ("gui", "user"))
     unloads = [f"launchctl bootout {domain}/dev.fcctl.{entry.name}" for domain in (gui, user)]
     assert os_scheduler.install("launchd", entry) == [path]
+    asked = plistlib.loads(Path(path).read_bytes())
+    assert {name: asked[name] for name in ("StartInterval", "RunAtLoad", "AbandonProcessGroup")} == {
+        "StartInterval": 60, "RunAtLoad": True, "AbandonProcessGroup": True,
+    }  # fmt: skip
     assert tools.calls == [*unloads, f"launchctl bootstrap {gui} {path}"]
     assert os_scheduler.installed("launchd", replace(entry, environment={"PATH": "/another/shell"}))
     assert not os_scheduler.installed("launchd", replace(entry, argv=("/another/python",)))
@@ -117,24 +122,26 @@ def test_launchd(tools: Tools, entry: Entry, private_home: Path) -> None:
     assert not os_scheduler.installed("launchd", entry)
 
 
+@pytest.mark.parametrize("code", [5, 36, 37])
 def test_launchd_is_busy_for_some_seconds_after_a_bootout(
-    tools: Tools, entry: Entry, monkeypatch: pytest.MonkeyPatch
+    tools: Tools, entry: Entry, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    tools.there, tools.codes = {"launchctl"}, {"launchctl bootstrap": [5] * 10}
+    tools.there, tools.codes = {"launchctl"}, {"launchctl bootstrap": [code] * 10}
     os_scheduler.install("launchd", entry)
     assert now[0] == 5.0
-    tools.codes = {"launchctl bootstrap": 5}
+    tools.codes = {"launchctl bootstrap": code}
     with pytest.raises(FcctlError, match=r"launchctl bootstrap gui/\d+` failed") as refused:
         os_scheduler.install("launchd", entry)
     assert now[0] == 15.0
     assert "launchctl enable gui/" in (refused.value.hint or "")
 
 
-def test_launchd_without_a_login_at_the_screen(tools: Tools, entry: Entry) -> None:
-    tools.there, tools.codes = {"launchctl"}, {"launchctl bootstrap gui/": 125}
+@pytest.mark.parametrize("code", [112, 125])
+def test_launchd_without_a_login_at_the_screen(tools: Tools, entry: Entry, code: int) -> None:
+    tools.there, tools.codes = {"launchctl"}, {"launchctl bootstrap gui/": code}
     (path,) = os_scheduler.install("launchd", entry)
     assert tools.calls[-1] == f"launchctl bootstrap user/{os.getuid()} {path}"
     assert plistlib.loads(Path(path).read_bytes())["LimitLoadToSessionType"] == "Background"
@@ -153,7 +160,7 @@ def test_launchd_without_a_login_at_the_screen(tools: Tools, entry: Entry) -> No
             "schedule install --remove && mv {home}/Documents/ws {home}/ws && fcctl -C {home}/ws schedule install",
         ),
         ("desktop/a/ws", "", "", "cannot access ~/Desktop", "schedule install"),
-        ("ws", "PermissionError: [Errno 1] Operation not permitted: 'x'\n", "", "did not let", "Full Disk Access"),
+        ("ws", "Operation not permitted: 'x'\n", "", "did not let", "Full Disk Access"),
         ("ws", "", "cannot connect to port 22: No route to host", "local network", "Local Network"),
     ],
 )
@@ -177,7 +184,10 @@ def test_what_macos_refuses_to_what_launchd_starts(
     (one,) = found
     assert finding in one.message
     assert fix.format(home=private_home) in (one.fix or "")
-    os.utime(os_scheduler.log_path(Entry.of(workspace)), (1, 1))
+    os_scheduler.log_path(Entry.of(workspace)).write_text(log + "x" * 8192)
+    assert len(os_scheduler.findings(workspace, lambda: [status])) == (0 if log else 1), "only the end of a log counts"
+    os_scheduler.log_path(Entry.of(workspace)).write_text(log)
+    os.utime(os_scheduler.log_path(Entry.of(workspace)), (time.time() - 400, time.time() - 400))
     assert len(os_scheduler.findings(workspace, lambda: [status])) == (0 if log else 1)  # an old complaint is over
 
 
@@ -211,6 +221,38 @@ def test_what_a_program_of_the_scheduler_said_is_read_whatever_its_end(monkeypat
     with pytest.raises(FcctlError, match="`sh -c exit 3` failed") as refused:
         os_scheduler.must(["sh", "-c", "exit 3"])
     assert refused.value.cause == "exit code 3"
+    with pytest.raises(FcctlError) as refused:
+        os_scheduler.must(["sh", "-c", "printf %0600d 0 >&2; exit 3"])
+    assert refused.value.cause == "0" * 500
+
+
+@pytest.mark.parametrize(("folder", "name"), [("ws", "ws"), ("a" * 40, "a" * 32), ("---", "x")])
+def test_an_entry_has_the_same_name_in_each_version_and_no_odd_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+) -> None:
+    monkeypatch.setenv("TZ", "UTC\nExecStart=evil")
+    monkeypatch.setenv("PATH", "/mine::/bin")
+    entry = Entry.of(tmp_path / folder)
+    digest = hashlib.sha256(str(tmp_path / folder).encode()).hexdigest()
+    assert entry.name == f"fcctl-{name}-{digest[:8]}"
+    assert "TZ" not in entry.environment
+    assert entry.environment["PATH"] == "/mine:/bin:/usr/local/bin:/usr/bin"
+
+
+@pytest.mark.parametrize("platform", ["linux", "cygwin"])
+def test_what_macos_protects_is_nothing_elsewhere(
+    tools: Tools, private_home: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    tools.there = {"systemctl"}
+    workspace = private_home / "Documents" / "ws"
+    os_scheduler.install("systemd", Entry.of(workspace))
+    assert os_scheduler.is_installed(workspace)
+    assert os_scheduler.findings(workspace, list) == []
+
+
+def test_without_a_scheduler_nothing_is_installed(tools: Tools, tmp_path: Path) -> None:
+    assert not os_scheduler.is_installed(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["systemd", "launchd"])

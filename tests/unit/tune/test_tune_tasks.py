@@ -50,12 +50,15 @@ def candidate(made: TrialSpec, p: int = 1, us: int = 5, number: int = 0) -> Tria
     return Trial(number, {"P": p, "US": us})
 
 
-def timing(made: TrialSpec, one: Trial, check: bool = True) -> Timing:
-    return Timing(one, candidate(made), repeats=3, check=check)
+def timing(made: TrialSpec, one: Trial) -> Timing:
+    return Timing(one, candidate(made), repeats=3, check=True)
 
 
-def measured(made: TrialSpec, one: Trial, check: bool = True) -> Timed:
-    return slot.measure(made, timing(made, one, check))
+def measured(made: TrialSpec, one: Trial | None = None) -> Timed:
+    """``one``, or the default, checked and timed once it and the default were built."""
+    for each in (candidate(made), one or candidate(made)):
+        tasks.build(made, each)
+    return slot.measure(made, timing(made, one or candidate(made)))
 
 
 def lines(path: Path) -> int:
@@ -163,10 +166,8 @@ def test_a_build_that_hangs_or_crashes_is_a_failed_build(tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------------ check and bench
 def test_medians_come_with_those_of_the_default_on_the_same_gpu(tmp_path: Path) -> None:
     made = trial_spec(tmp_path)
-    for one in (candidate(made), candidate(made, us=7, number=4)):
-        tasks.build(made, one)
-        timed = measured(made, one)
-        assert timed.state == "", timed.reason
+    timed = measured(made, candidate(made, us=7, number=4))
+    assert timed.state == "", timed.reason
     assert timed.per_case == {"a": 7.0, "b": 7.0}
     assert timed.base == {"a": 5.0, "b": 5.0}
 
@@ -187,8 +188,6 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
     said = 'echo "$TUNE_CASE $TUNE_SEED $TUNE_REPEATS $TUNE_TRIAL $P" >> $TUNE_OUT/said; ' + BENCH
     made = trial_spec(tmp_path, bench=said, check='echo "$TUNE_CASE $TUNE_SEED" >> $TUNE_OUT/said')
     one = candidate(made, us=7, number=4)
-    for each in (candidate(made), one):
-        tasks.build(made, each)
     assert measured(made, one).state == ""
     assert (Path(made.out(one.environment)) / "said").read_text() == "a 11\nb 11\na 11 3 4 1\nb 11 3 4 1\n"
 
@@ -217,8 +216,7 @@ def test_commands_are_told_case_seed_repeats_and_trial(tmp_path: Path) -> None:
 )
 def test_a_fault_is_a_result(tmp_path: Path, change: dict[str, Any], state: str, reason: str) -> None:
     made = trial_spec(tmp_path, **change)
-    tasks.build(made, candidate(made))
-    timed = measured(made, candidate(made))
+    timed = measured(made)
     assert timed.state == state
     assert reason in timed.reason
 
@@ -232,8 +230,7 @@ def test_what_an_earlier_check_left_does_not_pass_for_this_ones(tmp_path: Path, 
         "gates": ["metrics.metrics.wrong == 0"],
     }
     made = trial_spec(tmp_path, check={**check, **read})
-    tasks.build(made, candidate(made))
-    timed = measured(made, candidate(made))
+    timed = measured(made)
     assert timed.state == "wrong"
     assert timed.reason.startswith("b: ")
 
@@ -243,22 +240,17 @@ def test_what_the_build_left_stays_for_the_checks(tmp_path: Path) -> None:
     build = f"echo '{document}' > $TUNE_OUT/build.json; echo '{{\"x\": 1}}' > $TUNE_OUT/x.json"
     check = {"run": "echo 2 > $TUNE_OUT/mine", "collect": [{"reader": "metrics", "file": "$TUNE_OUT/x.json"}]}
     made = trial_spec(tmp_path, build=build, check={**check, "gates": ["max(build.kernels[*].registers) <= 96"]})
-    tasks.build(made, candidate(made))
-    assert measured(made, candidate(made)).state == ""
+    assert measured(made).state == ""
 
 
 def test_a_bench_may_write_a_list_of_its_samples(tmp_path: Path) -> None:
     made = trial_spec(tmp_path, bench='echo "{\\"gpu\\": 0, \\"us\\": [9, 5, 4, 7, 30]}" > $TUNE_OUT/b.json')
-    tasks.build(made, candidate(made))
-    assert measured(made, candidate(made)).per_case == {"a": 7, "b": 7}
+    assert measured(made).per_case == {"a": 7, "b": 7}
 
 
 def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
     made = trial_spec(tmp_path, bench='[ "$US" = 7 ]; ' + BENCH)
-    one = candidate(made, us=7, number=4)
-    for each in (candidate(made), one):
-        tasks.build(made, each)
-    timed = measured(made, one)
+    timed = measured(made, candidate(made, us=7, number=4))
     assert (timed.state, timed.reason) == (
         "bench_failed",
         "the default configuration, measured together with it, failed: benchmark of a: exit code 1",
@@ -268,8 +260,7 @@ def test_a_trial_under_which_the_default_fails_says_so(tmp_path: Path) -> None:
 def test_a_command_that_sweeps_the_logs_away_costs_nothing(tmp_path: Path) -> None:
     sweep = "rm -r $TUNE_OUT/../../logs"
     made = trial_spec(tmp_path, check=sweep, bench=f"{sweep}; {BENCH}")
-    tasks.build(made, candidate(made))
-    timed = measured(made, candidate(made))
+    timed = measured(made)
     assert (timed.state, timed.per_case) == ("", {"a": 5.0, "b": 5.0})
 
 
@@ -368,12 +359,8 @@ def test_two_gpus_that_bench_into_one_file_wait_for_one_another(tmp_path: Path, 
 
 
 def test_two_gpus_whose_checks_leave_one_file_wait_for_one_another(tmp_path: Path) -> None:
-    check = {
-        "run": ALONE.format(f"{tmp_path}/"),
-        "collect": [{"reader": "metrics", "file": f"{tmp_path}/b.json"}],
-        "gates": ["metrics.metrics.us > 0"],
-    }
-    made = trial_spec(tmp_path, check=check)
+    file, gate = {"reader": "metrics", "file": f"{tmp_path}/b.json"}, "metrics.metrics.us > 0"
+    made = trial_spec(tmp_path, check={"run": ALONE.format(f"{tmp_path}/"), "collect": [file], "gates": [gate]})
     several = [candidate(made), candidate(made, us=7, number=4)]
     for each in several:
         tasks.build(made, each)

@@ -28,12 +28,9 @@ def child(tmp_path: Path, said: str = "", out: str = "", code: int = 0) -> Child
     return Children([sys.executable, str(script)], tmp_path)
 
 
-def test_a_document_is_what_it_printed(tmp_path: Path) -> None:
-    assert asyncio.run(_command(child(tmp_path, out='{"a": 1}\n'))) == {"a": 1}
-
-
-def test_a_regression_is_a_document_too(tmp_path: Path) -> None:
-    assert asyncio.run(_command(child(tmp_path, out='{"regression": true}', code=9))) == {"regression": True}
+@pytest.mark.parametrize(("out", "code"), [('{"a": 1}\n', 0), ('{"regression": true}', 9)], ids=["", "a regression"])
+def test_a_document_is_what_it_printed(tmp_path: Path, out: str, code: int) -> None:
+    assert asyncio.run(_command(child(tmp_path, out=out, code=code))) == json.loads(out)
 
 
 def test_an_error_keeps_its_kind(tmp_path: Path) -> None:

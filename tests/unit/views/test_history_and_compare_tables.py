@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from orchestrator.app import SystemClock
 from orchestrator.base import sanitize
 from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.compare.facts import Difference
@@ -50,24 +48,24 @@ def test_changes_in_per_cent() -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+def twenty(store: FileStore) -> FileStore:
+    """Twenty runs, the later ten slower."""
     long = "a_benchmark_with_a_rather_long_name/batch=128/sequence=2048"
     build = {"kind": "build", "schema_version": 1, "label": "x" * 70}
     for i in range(20):
         slower = 1.0 if i < 10 else 1.1
         content = document(*(entry(f"{long}/{k}", samples(10.0 * slower, seed=i)) for k in range(3)))
         kernels = [{"name": "k" * 200 + f"<{k}>", "arch": "sm_89", "registers": 100 + i} for k in range(5)]
-        measured(made, [content, simple(10.0 * slower, seed=i), {**build, "kernels": kernels}], at=60 * i)
-    return made
+        measured(store, [content, simple(10.0 * slower, seed=i), {**build, "kernels": kernels}], at=60 * i)
+    return store
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_no_line_is_wider_than_the_terminal(store: FileStore, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(twenty: FileStore, width: int) -> None:
     out = console(width)
-    rows = store.rows()
-    print_comparison(compare_all(store, (rows[-1].run_id, rows[0].run_id)), out)
-    print_history(history(store, "mission"), out)
+    rows = twenty.rows()
+    print_comparison(compare_all(twenty, (rows[-1].run_id, rows[0].run_id)), out)
+    print_history(history(twenty, "mission"), out)
     text = printed(out)
     assert max(map(len, text.splitlines())) <= width
     assert "slower" in text
@@ -81,10 +79,10 @@ def test_cells_of_markdown_mean_nothing() -> None:
     assert sanitize.markdown("line\nline") == "line line"
 
 
-def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:
-    old = store.rows()[0].run_id
-    new = measured(store, [simple(10.0, seed=99)], at=5000, status="incomplete", exit_code=104)
-    found, out = compare_all(store, (old, new))[0], console(120)
+def test_a_side_that_did_not_pass_says_how_it_ended(twenty: FileStore) -> None:
+    old = twenty.rows()[0].run_id
+    new = measured(twenty, [simple(10.0, seed=99)], at=5000, status="incomplete", exit_code=104)
+    found, out = compare_all(twenty, (old, new))[0], console(120)
     print_comparison([found], out)
     for text in (printed(out), markdown([found])):
         assert text.count("incomplete") == 1
@@ -92,12 +90,12 @@ def test_a_side_that_did_not_pass_says_how_it_ended(store: FileStore) -> None:
     assert (found.old.endings, found.new.endings) == ("", "incomplete")
 
 
-def test_facts_that_one_side_alone_has_are_a_line_if_they_are_many(store: FileStore) -> None:
+def test_facts_that_one_side_alone_has_are_a_line_if_they_are_many(twenty: FileStore) -> None:
     """As where one run has no environment document."""
-    runs = [row.run_id for row in store.rows()[:2]]
+    runs = [row.run_id for row in twenty.rows()[:2]]
     driver, *known = (Difference(f"gpu.fact_{i}", i, i + 1 if i == 0 else None) for i in range(31))
     for facts, wanted in (([driver, *known], "30 in total"), ([driver, *known[:2]], "gpu.fact_2")):
-        (report,), out = compare_all(store, runs), console(120)
+        (report,), out = compare_all(twenty, runs), console(120)
         print_comparison([replace(report, environment=tuple(facts))], out)
         assert wanted in (text := printed(out))
         assert ("only on the old side: gpu.fact_1, " in text) is (len(facts) > 20)
@@ -105,11 +103,10 @@ def test_facts_that_one_side_alone_has_are_a_line_if_they_are_many(store: FileSt
         assert "gpu.fact_30 " not in text
 
 
-def test_an_episode_is_shown_as_one(tmp_path: Path) -> None:
-    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+def test_an_episode_is_shown_as_one(store: FileStore) -> None:
     for i in range(30):
-        measured(made, [simple(13.0 if 12 <= i < 15 else 10.0, seed=i)], at=60 * i)
-    (trend,) = history(made, "mission", variant="fused")
+        measured(store, [simple(13.0 if 12 <= i < 15 else 10.0, seed=i)], at=60 * i)
+    (trend,) = history(store, "mission", variant="fused")
     out = console(120)
     print_history([trend], out)
     assert "1.30x slower for 3 runs from 2026-11-21" in printed(out)
@@ -119,13 +116,12 @@ def test_an_episode_is_shown_as_one(tmp_path: Path) -> None:
     assert [round(level["v"]) for level in points] == [10, 13, 10]
 
 
-def test_what_a_comparison_rests_on_is_said(tmp_path: Path) -> None:
-    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
-    runs = [measured(made, [document(entry("a", samples(10.0 + i % 2, seed=i)))], at=60 * i) for i in range(12)]
+def test_what_a_comparison_rests_on_is_said(store: FileStore) -> None:
+    runs = [measured(store, [document(entry("a", samples(10.0 + i % 2, seed=i)))], at=60 * i) for i in range(12)]
 
     def told(old: list[str], new: list[str]) -> str:
         out = console(200)
-        print_comparison(compare_all(made, (",".join(old), ",".join(new))), out)
+        print_comparison(compare_all(store, (",".join(old), ",".join(new))), out)
         return printed(out)
 
     assert "the launches of both sides were interleaved" in told(runs[0:8:2], runs[1:8:2])
@@ -134,13 +130,12 @@ def test_what_a_comparison_rests_on_is_said(tmp_path: Path) -> None:
     assert "is the measured difference between runs of the same source on this machine" in told(runs[:1], runs[1:2])
 
 
-def test_a_trend_is_by_commit_with_subjects_and_links_and_jobs_and_settings_apart(tmp_path: Path) -> None:
-    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
+def test_a_trend_is_by_commit_with_subjects_and_links_and_jobs_and_settings_apart(store: FileStore) -> None:
     for i, commit in enumerate("aabbbc"):
-        measured(made, [simple(10.0 - i, seed=i)], at=60 * i, commit=commit)
-    measured(made, [simple(3.0)], at=600, job="other")
-    measured(made, [simple(3.0)], at=660, settings={"TILE": "64", "STAGES": "2"})
-    trends = history(made, "mission", variant="fused")
+        measured(store, [simple(10.0 - i, seed=i)], at=60 * i, commit=commit)
+    measured(store, [simple(3.0)], at=600, job="other")
+    measured(store, [simple(3.0)], at=660, settings={"TILE": "64", "STAGES": "2"})
+    trends = history(store, "mission", variant="fused")
     assert sorted((len(t.series.points), t.series.points[0].job, t.series.points[0].settings) for t in trends) == [
         (1, "bench", "STAGES=2 TILE=64"),
         (1, "other", ""),

@@ -24,14 +24,23 @@ ERROR = (
 )
 
 
+def machine(status: str, project: str = "my-project") -> Machine:
+    return Machine(
+        project=project, zone="us-central1-a", name="l4-dev", id="1", status=status, machine_type="g2-standard-4",
+        started=NOW - 4000,
+    )  # fmt: skip
+
+
+KEPT = Finding(
+    machine("RUNNING"), "kept", "kept on for the next run (release = keep in the target)", NOW - 4000, 0.7068, 0.8,
+    NOW + 9000, 2.6,
+)  # fmt: skip
+
+
 def rows() -> list[Row]:
-    values: dict[str, Any] = {"project": "my-project", "id": "1", "machine_type": "g2-standard-4"}
-    on = Machine(**values, name="l4-dev", zone="us-central1-a", status="RUNNING", started=NOW - 4000)
-    why = "kept on for the next run (release = keep in the target)"
-    finding = Finding(on, "kept", why, NOW - 4000, 0.7068, 0.8, NOW + 9000, 2.6)
     return [
         Row("local", "local", "here", usd_per_hour=0.0, note="this computer"),
-        Row("bigger-machine-of-24-abc", "gcp", "RUNNING", finding, "203.0.113.254", 0.7068, finding.why),
+        Row("bigger-machine-of-24-abc", "gcp", "RUNNING", KEPT, "203.0.113.254", 0.7068, KEPT.why),
         Row("other", "gcp", "unknown", usd_per_hour=0.7068, note=ERROR),
         Row(
             "box", "ssh", "-", address="a-long-name.of-a.gpu-host.example.com", note="not asked: fcctl doctor --on box"
@@ -67,21 +76,21 @@ def test_where_there_is_room_all_is_in_the_table() -> None:
     assert len(printed(400).splitlines()) == 5
 
 
+def audited(*findings: Finding, **more: Any) -> str:
+    out = io.StringIO()
+    print_audit(Audit(findings, (), (), ("my-project",), **more), Console(file=out, width=200), NOW)
+    return out.getvalue()
+
+
 @pytest.mark.parametrize(("project", "named"), [("my-project", True), ("fcctl-sandbox", False)])
 def test_gcloud_is_named_only_for_machines_that_it_knows(project: str, *, named: bool) -> None:
-    values: dict[str, Any] = {"project": project, "id": "1", "machine_type": "g2-standard-4"}
-    off = Machine(**values, name="l4-dev", zone="us-central1-a", status="TERMINATED", started=NOW - 4000)
-    finding = Finding(off, "off", "stopped", NOW - 60, None, None, None, None, 10.0)
-    out = io.StringIO()
-    print_audit(Audit((finding,), (), (), (project,)), Console(file=out, width=200), NOW)
-    assert "l4-dev in us-central1-a" in out.getvalue()
-    assert ("gcloud compute instances delete" in out.getvalue()) is named
+    off = machine("TERMINATED", project)
+    text = audited(Finding(off, "off", "stopped", NOW - 60, None, None, None, None, 10.0))
+    assert "l4-dev in us-central1-a" in text
+    assert ("gcloud compute instances delete" in text) is named
 
 
 def test_an_audit_has_times_for_people() -> None:
-    values: dict[str, Any] = {"project": "p", "id": "1", "machine_type": "g2-standard-4"}
-    on = Machine(**values, name="l4-dev", zone="us-central1-a", status="RUNNING", started=NOW - 4000)
-    finding = Finding(on, "kept", "kept on for the next run", NOW - 4000, 0.7068, 0.8, NOW + 9000, 2.6)
     span = UsageRecord(
         project="p", zone="us-central1-a", name="l4-dev", instance_id="1", target="l4", usd_per_hour=0.7068,
         started=NOW - 90_000, stopped=NOW - 4000, seen=NOW, bound=True,
@@ -89,9 +98,8 @@ def test_an_audit_has_times_for_people() -> None:
     earlier = (PowerInterval(NOW - 900_000, NOW - 800_000),)
     account = Account(span, there=True, times=(Time(span, 0.0),), ledger_s=0.0, ledger_usd=0.0, beyond_s=0.0,
                       beyond_usd=0.0, earlier=earlier)  # fmt: skip
-    out = io.StringIO()
-    print_audit(Audit((finding,), (), (), ("p",), accounts=(account,)), Console(file=out, width=200), NOW)
-    assert "the cloud stops it in 2 h 30 min (15:41 UTC)" in out.getvalue()
-    assert "2026-11-20 12:11 UTC to 12:04 UTC, 23 h 53 min ($16.8847): no run of this workspace" in out.getvalue()
-    assert "it was on 1 time since 2026-11-11 03:11 UTC, before the ledger began" in out.getvalue()
-    assert re.search(r"\dT\d", out.getvalue()) is None
+    text = audited(KEPT, accounts=(account,))
+    assert "the cloud stops it in 2 h 30 min (15:41 UTC)" in text
+    assert "2026-11-20 12:11 UTC to 12:04 UTC, 23 h 53 min ($16.8847): no run of this workspace" in text
+    assert "it was on 1 time since 2026-11-11 03:11 UTC, before the ledger began" in text
+    assert re.search(r"\dT\d", text) is None

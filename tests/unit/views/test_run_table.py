@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord
+from orchestrator.results.records import DocumentRecord, GateRecord, RunRecord, SourceRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.figures import kind, sign
@@ -68,21 +68,15 @@ def test_a_run_ends_with_its_figures_against_the_run_before(store: FileStore) ->
     )
 
 
-def test_a_pipe_gets_no_padding(folder: Path) -> None:
-    text = printed(sample_run.record(), folder)
-    assert not [line for line in text.splitlines() if line != line.rstrip()]
-
-
-def test_eighty_columns_are_enough(folder: Path) -> None:
-    text = printed(sample_run.record(), folder, width=80)
-    assert max(len(line) for line in text.splitlines() if str(folder) not in line) <= 80
-    assert "1.52x faster" in text
-    assert "3.6e-04" in text
-
-
-def test_a_console_that_is_no_terminal_does_not_get_endless_lines(folder: Path) -> None:
-    text = printed(sample_run.record(), folder, width=400)
-    assert max(len(line) for line in text.splitlines() if str(folder) not in line) <= 132
+@pytest.mark.parametrize(("width", "most"), [(80, 80), (400, 132)])
+def test_eighty_columns_are_enough_and_a_pipe_gets_no_padding_and_no_endless_lines(
+    folder: Path, width: int, most: int
+) -> None:
+    lines = printed(sample_run.record(), folder, width=width).splitlines()
+    assert max(len(line) for line in lines if str(folder) not in line) <= most
+    assert not [line for line in lines if line != line.rstrip()]
+    assert any("1.52x faster" in line for line in lines)
+    assert any("3.6e-04" in line for line in lines)
 
 
 def test_colour_is_never_all_there_is(folder: Path) -> None:
@@ -136,22 +130,19 @@ def test_a_skipped_case_neither_passed_nor_failed(folder: Path) -> None:
 
 
 def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
-    record = sample_run.record()
     log = "exit code 2\n" + "\n".join(f"line {i}" for i in range(50))
     for status, oldest in (("failed", 35), ("warned", 49)):
-        step = record.steps[0].model_copy(update={"message": log, "status": status, "documents": []})
-        text = printed(record.model_copy(update={"steps": [step]}), tmp_path)
+        text = printed(with_step(sample_run.record(), message=log, status=status), tmp_path)
         assert "exit code 2" in text
         assert [i for i in range(50) if f"line {i}\n" in text] == list(range(oldest, 50))
 
 
 def test_the_error_behind_which_others_still_compiled_is_shown(folder: Path) -> None:
-    step = sample_run.record().steps[0].model_copy(update={"status": "failed", "log": "build.txt", "documents": []})
     error = "a.cu:2:10: fatal error: cublas_v2.h: No such file or directory"
     compiled = "ptxas info    : Used 55 registers\n" * 40
     make = "make: *** [Makefile:2: a] Error 2\nmake: Target 'all' not remade because of errors.\n"
     (folder / "build.txt").write_text(f"{error}\n{compiled}{make}made all but: a.cu\n")
-    shown = printed(sample_run.record().model_copy(update={"steps": [step], "status": "failed"}), folder)
+    shown = printed(with_step(sample_run.record(status="failed"), status="failed", log="build.txt"), folder)
     lines = [line for line in shown.splitlines() if line.startswith("    |")]
     assert error in lines[0]
     assert "made all but: a.cu" in lines[-1]
@@ -265,11 +256,8 @@ def test_any_shape_of_document_is_shown_without_an_error(tmp_path: Path, kind: s
         "comparisons", "metrics", "variant", "search", "metric", "trials", "final", "default", "effort", "curve",
     )  # fmt: skip
     entries = ("name", "stats", "unit", "shape", "tolerance", "max_err", "passed", "status", "registers", "metrics")
-    record = sample_run.record()
-    step = record.steps[0].model_copy(
-        update={"documents": [DocumentRecord(kind=kind, path=f"steps/preflight/out/{kind}.json")]}
-    )
-    record = record.model_copy(update={"steps": [step]})
+    documents = [DocumentRecord(kind=kind, path=f"steps/preflight/out/{kind}.json")]
+    record = with_step(sample_run.record(), documents=documents)
     for content in (
         dict.fromkeys(keys, odd),
         {key: [dict.fromkeys(entries, odd)] for key in keys},
@@ -307,37 +295,42 @@ def test_a_host_that_says_incomplete_of_any_steps_is_shown(tmp_path: Path) -> No
     assert "◐ incomplete" in printed(incomplete().model_copy(update={"steps": []}), tmp_path)
 
 
-def test_the_list_of_runs_has_a_sign_and_a_colour_for_it() -> None:
+PASSED = sample_run.record(status="passed", exit_code=0)
+
+
+def listed(*records: RunRecord, width: int = 120, **how: Any) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=120, force_terminal=True, color_system="standard", legacy_windows=False)
-    rows = [row_of(incomplete()), row_of(sample_run.record(status="passed", exit_code=0))]
-    print_runs(rows, console, now=0.0)
-    assert "\x1b[35m◐ incomplete" in out.getvalue()
-    assert "\x1b[32m✓ passed" in out.getvalue()
+    print_runs(list(map(row_of, records)), Console(**{"file": out, "width": width, "color_system": None, **how}), 0.0)
+    return out.getvalue()
+
+
+def test_the_list_of_runs_has_a_sign_and_a_colour_for_it() -> None:
+    text = listed(incomplete(), PASSED, force_terminal=True, color_system="standard", legacy_windows=False)
+    assert "\x1b[35m◐ incomplete" in text
+    assert "\x1b[32m✓ passed" in text
 
 
 def test_the_list_of_runs_marks_a_source_with_uncommitted_changes() -> None:
-    out, row = io.StringIO(), row_of(sample_run.record(status="passed", exit_code=0))
-    rows = [row.model_copy(update={"git_commit": "6ad6c5bfeb8f", "dirty": dirty}) for dirty in (True, False)]
-    print_runs(rows, Console(file=out, width=160, color_system=None), now=0.0)
-    assert out.getvalue().count("6ad6c5bfe") == 2
-    assert out.getvalue().count("6ad6c5bfe + changes") == 1
+    sources = [SourceRecord(tree_sha256="0" * 64, git_commit="6ad6c5bfeb8f" + "0" * 28, dirty=d) for d in (True, False)]
+    text = listed(*(PASSED.model_copy(update={"source": source}) for source in sources), width=160)
+    assert text.count("6ad6c5bfe") == 2
+    assert text.count("6ad6c5bfe + changes") == 1
 
 
 def test_a_run_id_is_whole_in_the_list_of_a_narrow_terminal() -> None:
-    out, run_id = io.StringIO(), f"20261121t081530z-{'x' * 39}-3fa9c1"
-    row = row_of(sample_run.record(status="passed", exit_code=0)).model_copy(update={"run_id": run_id})
-    print_runs([row], Console(file=out, width=80, color_system=None), now=0.0)
-    assert run_id in out.getvalue().replace("\n", " ").split() or run_id in "".join(
-        line.split()[0] for line in out.getvalue().splitlines()[1:]
-    )
+    run_id = f"20261121t081530z-{'x' * 39}-3fa9c1"
+    text = listed(PASSED.model_copy(update={"run_id": run_id}), width=80)
+    first = "".join(line.split()[0] for line in text.splitlines()[1:])
+    assert run_id in text.replace("\n", " ").split() or run_id in first
 
 
-def test_a_status_has_one_sign_on_terminals_and_pages() -> None:
+def test_a_status_has_one_sign_on_terminals_and_pages_and_a_kind_by_its_first_word() -> None:
     """``incomplete`` was a cross on a page, as if it had failed."""
-    statuses = ("passed", "incomplete", "failed", "unavailable")
-    assert [kind(status) for status in statuses] == ["good", "open", "bad", "plain"]
-    assert [sign(status) for status in statuses] == [mark(status).plain[0] for status in statuses] == list("✓◐✗○")
+    signs = {"passed": "✓", "incomplete": "◐", "failed": "✗", "unavailable": "○"}
+    assert signs == {status: sign(status) for status in signs} == {status: mark(status).plain[0] for status in signs}
+    kinds = {"passed": "good", "passed 3/4": "good", "incomplete": "open", "failed": "bad", "failed: why": "bad",
+             "not met": "bad", "wrong 1/2": "bad", "unavailable": "plain", "unknown words": "plain"}  # fmt: skip
+    assert kinds == {status: kind(status) for status in kinds}
 
 
 def test_a_build_without_code_for_the_machine_s_gpu_says_so(tmp_path: Path) -> None:
@@ -358,11 +351,10 @@ def test_the_unit_of_a_metric_is_not_cut_off(tmp_path: Path) -> None:
 def test_each_hint_of_a_step_that_could_not_run_is_said_once(tmp_path: Path) -> None:
     hint = "this machine has no ncu; install it: sudo apt install ncu"
     gates = [GateRecord(expr=expr, verdict="unavailable", hint=hint) for expr in ("tensor > 50", "dram > 50")]
-    step = sample_run.record().steps[0]
     told = {"message": "this machine has no ncu", "hint": "install it: sudo apt install ncu"}
-    step = step.model_copy(update={"status": "unavailable", "gates": gates, "documents": [], **told})
-    text = printed(sample_run.record(status="incomplete", exit_code=104, steps=[step]), tmp_path, width=120)
-    section = text[text.index(f"Unavailable  {step.id}") :]
+    ended = sample_run.record(status="incomplete", exit_code=104)
+    text = printed(with_step(ended, status="unavailable", gates=gates, **told), tmp_path, width=120)
+    section = text[text.index("Unavailable  preflight") :]
     assert section.count("sudo apt install ncu") == 1
     lines = [f"gate: {gate.expr}  has no value" for gate in gates]
     assert section.index(lines[0]) < section.index(lines[1]) < section.index("hint: ")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.app import SystemClock
 from orchestrator.results.look import Headline, headlines
 from orchestrator.results.records import GateRecord
 from orchestrator.results.store.rows import row_of
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs.cost.outlook import MachineOn
-from orchestrator.views.blocks import Bar, Bars, Cell, plain
+from orchestrator.views.blocks import Bar, Bars, Cell, apart, plain
 from orchestrator.views.dashboard.lists import _gates
 from orchestrator.views.dashboard.pages import _state
-from orchestrator.views.figures import kind
 from orchestrator.views.html import fragment
 from orchestrator.views.live_runs import LiveRun
 from orchestrator.views.tables.runs import answer, change, failures, jobs_grid, runs_grid
@@ -26,25 +23,24 @@ from tests.support.measured_runs import document, entry, measured, samples, simp
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileStore:
+def three(store: FileStore) -> FileStore:
     """Three runs of a job, the second the fastest, the last one failed."""
-    made = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
     for i, us in enumerate((12.0, 9.0, 10.0)):
         other = document(entry("a_faster_one", samples(1.0, seed=i)))
-        measured(made, [simple(us, seed=i), other], at=60 * i, status="failed" if i == 2 else "passed")
-    return made
+        measured(store, [simple(us, seed=i), other], at=60 * i, status="failed" if i == 2 else "passed")
+    return store
 
 
-def test_the_main_benchmark_stands_for_a_run(store: FileStore) -> None:
-    found = headlines(store, store.rows())
+def test_the_main_benchmark_stands_for_a_run(three: FileStore) -> None:
+    found = headlines(three, three.rows())
     assert {head.benchmark for head in found.values()} == {"mission"}
     assert sorted(round(head.p50) for head in found.values()) == [9, 10, 12]
-    assert headlines(store, []) == {}
+    assert headlines(three, []) == {}
 
 
-def test_a_job_is_its_last_run_against_its_best(store: FileStore) -> None:
-    rows = store.rows()
-    heads = headlines(store, rows)
+def test_a_job_is_its_last_run_against_its_best(three: FileStore) -> None:
+    rows = three.rows()
+    heads = headlines(three, rows)
     (line,) = jobs_grid(rows, heads, {rows[0].run_id: Cell("failed 1/2")}, 0.0).rows
     text = [plain(cell) for cell in line]
     assert text[2].startswith("10.")
@@ -59,9 +55,8 @@ def test_a_job_is_its_last_run_against_its_best(store: FileStore) -> None:
     assert only[1] == "first result"
 
 
-def test_times_that_vary_more_than_they_differ_are_said_to_and_get_no_verdict(tmp_path: Path) -> None:
+def test_times_that_vary_more_than_they_differ_are_said_to_and_get_no_verdict(store: FileStore) -> None:
     """The sentence stands beside the comparison, which alone says slower or inconclusive."""
-    store = FileStore(tmp_path / "results", SystemClock(), note=lambda _: None)
     for i in range(2):
         us = [(1 + 0.6 * i) * (10.0 if j % 5 else 30.0) for j in range(100)]
         measured(store, [document(entry("mission", us))], at=60 * i)
@@ -87,11 +82,11 @@ def test_a_change_that_a_comparison_calls_inconclusive_is_not_called_a_gain(mode
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "over_budget", "failed", "lost"])
-def test_a_figure_is_compared_with_runs_that_ended_well(store: FileStore, ending: str) -> None:
+def test_a_figure_is_compared_with_runs_that_ended_well(three: FileStore, ending: str) -> None:
     for i, us in enumerate((14.0, 12.1)):
-        measured(store, [simple(us, seed=7 + i)], at=200 + 60 * i, status="passed" if i else ending)
-    rows = [row for i, row in enumerate(store.rows()) if i in (0, 1, 4)]
-    heads = headlines(store, rows)
+        measured(three, [simple(us, seed=7 + i)], at=200 + 60 * i, status="passed" if i else ending)
+    rows = [row for i, row in enumerate(three.rows()) if i in (0, 1, 4)]
+    heads = headlines(three, rows)
     (line,) = jobs_grid(rows, heads, {}, 0.0).rows
     assert plain(line[1]).startswith("about the same as the previous best (")
     said, facts = answer(rows[0].run_id, rows[1:], heads)
@@ -101,27 +96,27 @@ def test_a_figure_is_compared_with_runs_that_ended_well(store: FileStore, ending
     ]
 
 
-def test_a_run_that_was_cancelled_is_not_the_last_word_on_a_job(store: FileStore) -> None:
-    measured(store, [simple(20.0)], at=300, status="cancelled")
-    rows = store.rows()
-    (line,) = jobs_grid(rows, headlines(store, rows), {}, 0.0).rows
+def test_a_run_that_was_cancelled_is_not_the_last_word_on_a_job(three: FileStore) -> None:
+    measured(three, [simple(20.0)], at=300, status="cancelled")
+    rows = three.rows()
+    (line,) = jobs_grid(rows, headlines(three, rows), {}, 0.0).rows
     assert line[0].href == f"/runs/{rows[1].run_id}"
 
 
-def test_the_newest_run_that_did_not_pass_needs_a_look(store: FileStore) -> None:
-    rows = store.rows()
+def test_the_newest_run_that_did_not_pass_needs_a_look(three: FileStore) -> None:
+    rows = three.rows()
     assert [row.run_id for row in failures(rows)] == [rows[0].run_id]
     assert list(failures(rows[1:])) == [], "an older failure that a later run has made good does not"
 
 
-def test_a_list_of_runs_names_figures_and_subjects_and_escapes_them(store: FileStore) -> None:
-    rows = [row.model_copy(update={"git_commit": "c" * 40}) for row in store.rows()]
-    grid = runs_grid(rows, headlines(store, rows), {"c" * 40: "<b>subject</b>"}, 0.0, "Runs")
+def test_a_list_of_runs_names_figures_and_subjects_and_escapes_them(three: FileStore) -> None:
+    rows = [row.model_copy(update={"git_commit": "c" * 40}) for row in three.rows()]
+    grid = runs_grid(rows, headlines(three, rows), {"c" * 40: "<b>subject</b>"}, 0.0, "Runs")
     text = fragment([grid], "/root")
     assert "&lt;b&gt;subject&lt;/b&gt;" in text
     assert f'href="/root/runs/{rows[0].run_id}"' in text
     rows = rows[1:]  # the last one failed, and its figure is no one's to compare with
-    grid = runs_grid(rows, headlines(store, rows), {}, 0.0, "Runs", known=rows)
+    grid = runs_grid(rows, headlines(three, rows), {}, 0.0, "Runs", known=rows)
     faster, none = (row[3] for row in grid.rows)
     assert [round(us) for us in faster.points] == [12, 9]
     assert faster.note.startswith("2"), "than the previous run, by so much"
@@ -140,20 +135,6 @@ def test_bars_share_one_axis(middle: float | None, at: tuple[float, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("status", "wanted"),
-    [
-        ("passed 3/4", "good"),
-        ("not met", "bad"),
-        ("wrong 1/2", "bad"),
-        ("failed: why", "bad"),
-        ("unknown words", "plain"),
-    ],
-)
-def test_a_status_has_a_kind_by_its_first_word(status: str, wanted: str) -> None:
-    assert kind(status) == wanted
-
-
-@pytest.mark.parametrize(
     ("states", "shown"), [((), "ready"), (("starting",), "starting"), (("starting", "running"), "busy")]
 )
 def test_a_machine_that_is_on_is_starting_busy_or_ready(states: tuple[Any, ...], shown: str) -> None:
@@ -161,6 +142,14 @@ def test_a_machine_that_is_on_is_starting_busy_or_ready(states: tuple[Any, ...],
     on = MachineOn("l4", "vm", 0.72, started=0.0, seen=3600.0, until=7200.0, stop="fcctl hosts down l4")
     cell = _state([on], active, 3600.0)
     assert plain(cell) == f"{shown} on for 1 h 00 min, $0.72, stops in 1 h 00 min at the latest: fcctl hosts down l4"
+
+
+def shown_of(gates: list[GateRecord]) -> Cell:
+    """What the overview shows of a run with these gates."""
+    (step, *_) = sample_run.record().steps
+    record = sample_run.record(steps=[step.model_copy(update={"gates": gates})])
+    site: Any = SimpleNamespace(store=SimpleNamespace(get=lambda _: record))
+    return _gates(site, row_of(record))
 
 
 @pytest.mark.parametrize(
@@ -172,10 +161,7 @@ def test_a_machine_that_is_on_is_starting_busy_or_ready(states: tuple[Any, ...],
 )  # fmt: skip
 def test_a_gate_without_a_value_did_not_fail(verdicts: tuple[str, ...], shown: str) -> None:
     gates = [GateRecord.model_validate({"expr": "x < 1", "verdict": verdict}) for verdict in verdicts]
-    (step, *_) = sample_run.record().steps
-    record = sample_run.record(steps=[step.model_copy(update={"gates": gates})])
-    site: Any = SimpleNamespace(store=SimpleNamespace(get=lambda _: record))
-    assert _gates(site, row_of(record)) == Cell(shown, kind="status")
+    assert shown_of(gates) == Cell(shown, kind="status")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +172,23 @@ def test_the_overview_has_the_target_and_the_gap_to_it(value: float, verdict: st
     limits = {'benchmark.benchmarks[name="mission"].stats.p50 < 58': value, "correctness.summary.passed == 20": 20}
     gates = [GateRecord.model_validate({"expr": expr, "value": one, "verdict": verdict if one == value else "pass"})
              for expr, one in limits.items()]  # fmt: skip
-    (step, *_) = sample_run.record().steps
-    record = sample_run.record(steps=[step.model_copy(update={"gates": gates})])
-    site: Any = SimpleNamespace(store=SimpleNamespace(get=lambda _: record))
-    assert _gates(site, row_of(record)).note == shown
+    assert shown_of(gates).note == shown
+
+
+def test_forty_kernels_of_one_template_are_told_apart_by_what_differs() -> None:
+    long = "void flash::attention_forward_kernel<cutlass::half_t, Layout<Shape<_64, _128>>, {}, 64, {}>(Params)"
+    names = [long.format(tile, str(masked).lower()) for tile in range(20) for masked in (False, True)]
+    short = apart(names, 60)
+    assert len(set(short)) == 40
+    assert short[1] == "void flash::attention_forward_kernel<..., 0, true>"
+    assert max(map(len, short)) <= 60
+
+
+def test_other_names_stay_and_keep_their_end() -> None:
+    assert apart(["a", "b<1>", "a"], 44) == ["a", "b<1>", "a"]
+    assert apart(["k<1>", "k<1, 2>"], 44) == ["k<1>", "k<1, 2>"], "another number of arguments"
+    assert apart(["k<f<1, 2>(3)>", "k<f<1, 3>(3)>"], 44) == ["k<f<1, 2>(3)>", "k<f<1, 3>(3)>"]
+    (cut,) = apart(["x" * 100 + "_last"], 20)
+    assert len(cut) == 20
+    assert cut.endswith("_last")
+    assert apart(["k<\x1b[31m, 1>", "k<\x1b[31m, 2"], 44) == ["k<..., 1>", "k<..., 2>"]

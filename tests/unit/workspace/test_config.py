@@ -98,12 +98,7 @@ def test_local_can_be_something_else() -> None:
         ('[project]\nnam = "x"\n', "fcctl.toml:2", "unknown key 'nam' in project", "did you mean 'name'?"),
         ("\n[budgets]\nper_run_usd = 1\n", "fcctl.toml:2", "unknown section 'budgets'", "did you mean 'budget'?"),
         ("budget.per_run = 1\n", "fcctl.toml:1", "unknown key 'per_run' in budget", "did you mean 'per_run_usd'?"),
-        (
-            '[budget]\nper_run_usd = "much"\n',
-            "fcctl.toml:2",
-            "budget.per_run_usd: expected a number, found 'much'",
-            "",
-        ),
+        ('[budget]\nper_run_usd = "much"\n', "fcctl.toml:2", "per_run_usd: expected a number, found 'much'", ""),
         ('[project]\njobs = "a"\nresults = "x\\u0000y"\n', "fcctl.toml:3", "a null character is not allowed", ""),
         ('[project]\nname = "x\\\\u0000"\n', "fcctl.toml:2", "invalid value", ""),
         ('[project]\nresults = "~nobody-has-this-name/x"\n', "fcctl.toml:2", "no user has that name", ""),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base import safe_paths
-from orchestrator.base.errors import NotFoundError
+from orchestrator.base.errors import ConfigError, NotFoundError
 from orchestrator.cli.context import Cli
 from orchestrator.cli.main import main
 from orchestrator.workspace.workspace import find_root
@@ -86,3 +86,10 @@ def test_a_disk_that_tells_names_by_their_case_has_no_other_spelling(tmp_path: P
         assert safe_paths.spelled(tmp_path / name) == tmp_path / name
         assert not safe_paths.ignores_case(tmp_path / name)
     assert not safe_paths.ignores_case(Path("/"))
+
+
+def test_a_folder_called_fcctl_toml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "fcctl.toml").mkdir()
+    with pytest.raises(ConfigError, match="is a folder") as refused:
+        find_root(tmp_path)
+    assert f"mv {tmp_path}/fcctl.toml {tmp_path}/fcctl.toml.old; then: fcctl init" in str(refused.value.hint)

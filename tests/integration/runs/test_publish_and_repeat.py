@@ -1,7 +1,9 @@
-"""``fcctl run JOB --publish DIR``: the artifacts where a person looks for them."""
+"""``fcctl run JOB --publish DIR``: the artifacts where a person looks for them; ``--repeat``: launches as one side."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,28 @@ def test_a_passed_run_that_cannot_be_published_is_an_error_after_its_report(work
     done = workspace.fcctl("run", "empty", "--on", "box", "--publish", "out", check=7)
     assert "the run left no artifacts to publish" in done.stderr
     assert "passed" in done.stdout
+
+
+BENCH = """
+steps:
+  - id: bench
+    run: |
+      for i in 1 2 3 4 5 6 7 8 9; do echo "copy time_us=$((100 + i))"; done > times.txt
+      test ! -e broken
+    collect: [{reader: times, file: times.txt}]
+"""
+
+
+def test_three_launches_are_one_side_of_the_comparison(workspace: Workspace) -> None:
+    workspace.job("bench", BENCH)
+    workspace.fcctl("run", "bench", "--on", "here")
+    before = next(iter(workspace.runs()))
+    done = workspace.fcctl("run", "bench", "--on", "here", "--repeat", "3", "--compare", before)
+    assert [f"run {n} of 3" in done.stderr for n in (1, 2, 3)] == [True] * 3
+    new = re.findall(r"^note: run (\S+)$", done.stderr, re.MULTILINE)
+    assert sorted(new) == sorted(set(workspace.runs()) - {before})
+    assert len(new) == 3
+    assert f"fcctl results compare RUN {','.join(new)}" in done.stderr
+    assert "1+3 launches" in done.stdout or "and 2 more" in done.stdout
+    lines = workspace.fcctl("run", "bench", "--on", "here", "--repeat", "2", "--json").stdout.splitlines()
+    assert [json.loads(line)["status"] for line in lines] == ["passed", "passed"]
