@@ -59,6 +59,31 @@ def unforeseen_disk_error(exc: OSError) -> DiskError | None:
     return disk_error(exc, "read or write files of fcctl", _place_of(exc, Path.cwd()))
 
 
+class Unread:
+    """What a command could not read on this computer and does without, because it stops machines. Named at its end."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, None] = {}
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """The block reads; it ends early at an error of the disk, which is noted."""
+        try:
+            yield
+        except DiskError as error:
+            self._lines[error.one_line] = None
+        except OSError as exc:
+            error_of_disk = unforeseen_disk_error(exc)
+            if error_of_disk is None:
+                raise
+            self._lines[error_of_disk.one_line] = None
+
+    def take(self) -> list[str]:
+        """One line for each error that was noted since the last call."""
+        lines, self._lines = list(self._lines), {}
+        return lines
+
+
 def _place_of(exc: OSError, otherwise: Path) -> Path:
     """The path that the exception names; it may name none, or the number of a descriptor."""
     return Path(os.fsdecode(exc.filename)) if isinstance(exc.filename, str | bytes) else otherwise

@@ -156,6 +156,8 @@ def finish(cli: Cli, code: int) -> int:
     if services is None:
         return code
     left: Sequence[LeftOn] = ()
+    for line in services.unread.take():
+        cli.note(f"note: {line}")
     try:
         left = cli.left_on.found(services.store, services.sessions)
         for line in _notices(services, left):

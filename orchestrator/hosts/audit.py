@@ -81,7 +81,9 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
     orphaned: list[Orphan] = []
     unanswered: list[Unanswered] = []
     accounts: list[Account] = []
-    before = ledger.lines(services) if whole else []
+    before: list[Line] = []
+    with services.unread.noted():
+        before += ledger.lines(services) if whole else []
     places = list(projects_of(services, targets))
     if whole:
         await_requests(services, (target for place in places for target in place.targets))
@@ -106,6 +108,7 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
                 unanswered.append(Unanswered(place.project, "the ledger", error.one_line))
             release_lost(services, project.cloud, place.targets)
         findings += findings_here
+    unanswered += [Unanswered("this computer", "runs and sessions", line) for line in services.unread.take()]
     return Audit(
         tuple(findings),
         tuple(orphaned),
@@ -201,7 +204,7 @@ class _ProjectAudit:
         newer = older_copies(machines).get((machine.zone, machine.name))
         if newer is not None:
             why += f"; its copy in {newer} was used later"
-        waiting = next(active_on(self._services, machine), None)
+        waiting = next(iter(active_on(self._services, machine)), None)
         if waiting is not None and newer is None:
             why += f"; the results of {waiting} are on its disk (fcctl pull-results --wake {waiting})"
         prices, target = self._services.budget.prices, self._place.target_of(machine)
@@ -314,7 +317,7 @@ def stop(
                 if again.verdict not in (one.verdict, "off", "stray"):
                     ended.append(StopResult(one, False, again.why, kept=True))
                     continue
-            if left := list(active_on(services, machine)):
+            if left := active_on(services, machine):
                 recover(services, left)
             target = place.target_of(machine) or as_target(machine, place)
             done = release(services, target, [ReleaseRequest(machine.zone, machine.id)], "stop", log_change)
@@ -322,9 +325,10 @@ def stop(
             ended.append(StopResult(one, False, error.one_line))
         else:
             ended.append(StopResult(one, True, done[0].reason or done[0].how))
-            for run_id, plan in services.store.pending_releases().items():
-                if is_for(plan, machine.project, machine.name):
-                    services.store.remove_pending_release(run_id)
+            with services.unread.noted():
+                for run_id, plan in services.store.pending_releases().items():
+                    if is_for(plan, machine.project, machine.name):
+                        services.store.remove_pending_release(run_id)
             release_lost(services, cloud, place.targets)
     return ended
 

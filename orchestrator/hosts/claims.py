@@ -49,23 +49,27 @@ def claims_on(services: Services, machine: Machine) -> list[Claim]:
     if not machine.billed:
         return []
     store = services.store
-    claims = [_active_claim(services, run_id, machine) for run_id in active_on(services, machine)]
-    claims += [*_sessions_on(services, machine), *_in_the_book(services, machine)]
-    pending = [
-        run_id for run_id, plan in store.pending_releases().items() if is_for(plan, machine.project, machine.name)
-    ]
+    claims: list[Claim] = []
+    for claims_of in (_active_claims, _sessions_on, _in_the_book):
+        with services.unread.noted():
+            claims += claims_of(services, machine)
     known = {claim.run_id for claim in claims}
-    for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *pending]):
-        if run_id not in known and store.is_complete(run_id):
-            claims.append(_over(run_id, store.journal_of(run_id)))
+    with services.unread.noted():
+        pending = [
+            run_id for run_id, plan in store.pending_releases().items() if is_for(plan, machine.project, machine.name)
+        ]
+        for run_id in dict.fromkeys([machine.labels.get(RUN_LABEL, ""), *pending]):
+            if run_id not in known and store.is_complete(run_id):
+                claims.append(_over(run_id, store.journal_of(run_id)))
     return _sorted(claims)
 
 
-def active_on(services: Services, machine: Machine) -> Iterator[str]:
-    """The active runs of this workspace on this machine."""
-    for run_id in services.store.active():
-        if is_for(services.store.plan_of(run_id), machine.project, machine.name):
-            yield run_id
+def active_on(services: Services, machine: Machine) -> list[str]:
+    """The active runs of this workspace on this machine; none if they cannot be read, which is noted."""
+    store, active = services.store, list[str]()
+    with services.unread.noted():
+        active = store.active()
+    return [run_id for run_id in active if is_for(store.plan_of(run_id), machine.project, machine.name)]
 
 
 def await_requests(services: Services, targets: Iterable[CloudTarget]) -> None:
@@ -95,9 +99,11 @@ def _requests_without_end(services: Services, machine: tuple[str, str]) -> Itera
     for one in services.spending.state().open().values():
         if one.owner == "up" and one.machine == machine and one.started is None and not one.unasked:
             yield one.at
-    runs, books = services.store, services.sessions
-    left = [(runs.plan_of(name), runs.journal_of(name)) for name in runs.active() if not runs.is_followed(name)]
-    left += [(books.plan_of(name), books.journal_of(name)) for name in books.open() if not books.is_followed(name)]
+    runs, books, left = services.store, services.sessions, list[tuple[dict[str, Any] | None, list[JournalEntry]]]()
+    with services.unread.noted():
+        left += [(runs.plan_of(name), runs.journal_of(name)) for name in runs.active() if not runs.is_followed(name)]
+    with services.unread.noted():
+        left += [(books.plan_of(name), books.journal_of(name)) for name in books.open() if not books.is_followed(name)]
     for plan, entries in left:
         last = last_change(entries)
         if last is not None and is_start(last) and is_for(plan, *machine):
@@ -149,6 +155,11 @@ def _sessions_on(services: Services, machine: Machine) -> Iterator[Claim]:
         yield Claim(
             session_id, "session" if is_open else "left", _line(entries, machine), turned_on=started_between(entries)
         )
+
+
+def _active_claims(services: Services, machine: Machine) -> Iterator[Claim]:
+    for run_id in active_on(services, machine):
+        yield _active_claim(services, run_id, machine)
 
 
 def _active_claim(services: Services, run_id: str, machine: Machine) -> Claim:
@@ -248,8 +259,12 @@ def projects_of(services: Services, targets: Mapping[str, Target]) -> Iterator[A
 
 def _recorded(services: Services, targets: Mapping[str, Target]) -> Iterator[CloudTarget]:
     """The targets of active runs, of pending releases, and of machines in the ledger, whether configured or not."""
-    plans = [services.store.plan_of(run_id) for run_id in services.store.active()]
-    for plan in [*plans, *services.store.pending_releases().values()]:
+    plans: list[dict[str, Any] | None] = []
+    with services.unread.noted():
+        plans += [services.store.plan_of(run_id) for run_id in services.store.active()]
+    with services.unread.noted():
+        plans += services.store.pending_releases().values()
+    for plan in plans:
         target = target_of_plan(plan)
         if isinstance(target, CloudTarget):
             yield target

@@ -276,6 +276,8 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     Args:
         workspace: this one's name as labels have it.
 
+    What cannot be read on this computer keeps no machine on: the machine itself is asked whether a run uses it.
+
     Raises ConflictError: a run or a session uses one of them, or may, and ``force`` is not given; CloudError,
     AuthError: a machine could not be confirmed as stopped.
     """
@@ -302,9 +304,11 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
             done = release(services, target, holds, "stop", log_change)
     release_kept(services, machine=(target.project, target.instance), looked=began, stopped=bool(done))
     remove_entry(target.name)
-    settle_lost(services, cloud, [target])
-    if done and services.sessions.open():
-        recover(services, look_at_all=True)  # a session that kept it on has ended
+    with services.unread.noted():
+        settle_lost(services, cloud, [target])
+    with services.unread.noted():
+        if done and services.sessions.open():
+            recover(services, look_at_all=True)  # a session that kept it on has ended
     return done
 
 
@@ -325,7 +329,9 @@ def _left_on(services: Services, target: CloudTarget, machine: Machine | None = 
 
 
 def _refuse_if_used(services: Services, target: CloudTarget, machine: Machine, workspace: str) -> None:
-    session = open_on(services.sessions, machine.id, machine.started)
+    session = None
+    with services.unread.noted():
+        session = open_on(services.sessions, machine.id, machine.started)
     if session is not None:
         whose = "" if session.abroad is None else f", of the workspace {session.abroad.place}"
         raise ConflictError(

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.base.files import Unread
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.machines.interfaces import Bundles, MachineParts
 from orchestrator.money.caps import Budget
@@ -57,6 +58,8 @@ class Services(MachineParts):
     secrets: Callable[[Sequence[str]], Mapping[str, str]] = lambda _names: {}
     #: The machines that this command leaves on.
     left_on: MachinesLeftOn = field(default_factory=MachinesLeftOn)
+    #: What a stop does without.
+    unread: Unread = field(default_factory=Unread)
 
     def notify(self, notice: Notice) -> None:
         """Sends ``notice`` as ``[notify]`` says; notes failures."""

@@ -35,7 +35,7 @@ from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.runs.cost.owners import reservation
 from orchestrator.runs.cost.spending import reserve
 from orchestrator.runs.machine.left_on import kept_by_session
-from orchestrator.runs.machine.pending_releases import neighbours
+from orchestrator.runs.machine.pending_releases import OtherRun, neighbours
 from orchestrator.runs.services import Services
 
 
@@ -159,7 +159,9 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
 
 def _collect_runs(services: Services, target: CloudTarget, *, force: bool) -> None:
     """Collects the runs on the machine that nobody follows. Raises ConflictError if a run uses it and not ``force``."""
-    others = neighbours(services, target, None)
+    others: list[OtherRun] = []
+    with services.unread.noted():
+        others = neighbours(services, target, None)
     user = next((n.run_id for n in others if n.uses_it), None) or others_on_host(services, target, "")
     if user is not None and not force:
         raise ConflictError(
@@ -193,8 +195,11 @@ def _policy(services: Services, target: CloudTarget) -> Policy:
     """Deletes the machine if its target says so, unless a run's results may be on its disk."""
     if target.release != "delete":
         return "stop"
-    waiting = next((n.run_id for n in neighbours(services, target, None) if n.uses_it or n.left_behind), None)
-    if waiting is None:
+    waiting = "a run that cannot be read"
+    with services.unread.noted():
+        others = neighbours(services, target, None)
+        waiting = next((n.run_id for n in others if n.uses_it or n.left_behind), "")
+    if not waiting:
         return "delete"
     services.observer.note(
         f"fcctl stops {target.instance} instead of deleting it: the results of {waiting} are on its disk"
@@ -246,11 +251,13 @@ def _note_end(services: Services, record: SessionRecord) -> None:
 
 def _runs_of(services: Services, saved: SavedSession) -> list[str]:
     """The runs of a session, complete and active, also of other workspaces."""
-    store, begun = services.store, iso(saved.created) or ""
-    active = [r for r in store.active() if (store.plan_of(r) or {}).get("session") == saved.session_id]
-    rows = [row.run_id for row in store.rows(limit=500, target=saved.target.name) if row.created >= begun]
-    complete = [r for r in rows if any(e.data.get("session") == saved.session_id for e in store.journal_of(r)[:1])]
-    return sorted({*active, *complete, *services.sessions.visitors(saved.session_id)})
+    store, begun, found = services.store, iso(saved.created) or "", set[str]()
+    with services.unread.noted():
+        found.update(r for r in store.active() if (store.plan_of(r) or {}).get("session") == saved.session_id)
+    with services.unread.noted():
+        rows = [row.run_id for row in store.rows(limit=500, target=saved.target.name) if row.created >= begun]
+        found.update(r for r in rows if any(e.data.get("session") == saved.session_id for e in store.journal_of(r)[:1]))
+    return sorted({*found, *services.sessions.visitors(saved.session_id)})
 
 
 # ------------------------------------------------------------------------------------------------------------ recover

@@ -102,7 +102,8 @@ def down(cli: Cli, target: str | None, force: bool) -> None:
         done = [] if machine is None else workflow.down(services, machine, workspace=workspace.label, force=force)
     if cli.json:
         stopped = [{"zone": one.zone, "how": one.how} for one in done]
-        cli.emit({"target": wanted.name, "stopped": stopped, "left_on": cli.left_on_json()})
+        unread = services.unread.take()
+        cli.emit({"target": wanted.name, "stopped": stopped, "left_on": cli.left_on_json(), "unread": unread})
         return
     for one in done:
         cli.note(f"{wanted.name} is off: {one.how} in {one.zone}")
@@ -150,8 +151,9 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
     workspace = cli.workspace()
     targets = workspace.config.targets
     with cli.services() as services:
-        if services.store.pending_releases():
-            retry_releases(services)
+        with services.unread.noted():
+            if services.store.pending_releases():
+                retry_releases(services)
         found = workflow.audit(services, targets, workspace=workspace.label)
         now = services.clock.now()
         workflow.notify_of_strays(services, found)

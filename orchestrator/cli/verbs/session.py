@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from orchestrator.sessions.plan import plan_session
 from orchestrator.sessions.session import SessionStatus, recover, so_far, standing
 from orchestrator.views.figures import duration
 from orchestrator.views.tables.hosts import session_json, session_line
+
+if TYPE_CHECKING:
+    from orchestrator.hosts.lost_session import LostSession
 
 #: Between two looks of the live line at the machine, and between two of its frames, seconds.
 LOOK_S, FRAME_S = 15.0, 1.0
@@ -116,10 +120,17 @@ def _live(cli: Cli, services: Services, stands: list[SessionStatus]) -> None:
 def stop(cli: Cli, name: str | None, target: str | None, force: bool) -> None:
     """Stop the session's machine, wait until it is off, and print the cost. Refused while a run uses it."""
     with app.opened(cli) as services:
-        session_id = _named(services, name, target)
+        found = _readable(services)
+        is_readable = any(_is_meant(one.saved.session_id, one.saved.target.name, name, target) for one in found)
+        lost = None if is_readable else _lost(cli, services, name, target)
+        if lost is not None:
+            _stop_lost(cli, services, lost, force=force)
+            return
+        session_id = _named(found, name, target)
         record = workflow.stop(services, session_id, force=force)
         services.observer.close()
-    if cli.show({**record.model_dump(mode="json"), "left_on": cli.left_on_json()}):
+    unread = services.unread.take() if cli.json else []
+    if cli.show({**record.model_dump(mode="json"), "left_on": cli.left_on_json(), "unread": unread}):
         return
     cli.note(f"session {record.session_id} ended: ${record.usd:.2f} of ${record.budget_usd:.2f},"
     f" {plural(len(record.runs), 'run')}; its report: fcctl session report")  # fmt: skip
@@ -147,15 +158,58 @@ def report(cli: Cli, name: str | None) -> None:
     cli.show(made.as_json(), lambda: click.echo(markdown(made), nl=False))
 
 
-def _named(services: Services, name: str | None, target: str | None) -> str:
+def _readable(services: Services) -> list[OpenSession]:
+    found: list[OpenSession] = []
+    with services.unread.noted():
+        found += underway(services.sessions)
+    return found
+
+
+def _lost(cli: Cli, services: Services, name: str | None, target: str | None) -> LostSession | None:
+    """The session that is meant, if the ledger alone has it. Raises UsageError."""
+    from orchestrator.hosts.lost_session import lost_sessions
+
+    candidates = [
+        one for one in lost_sessions(services, cli.workspace().config.targets)
+        if _is_meant(one.session_id, one.target.name, name, target)
+    ]  # fmt: skip
+    _only([one.session_id for one in candidates])
+    return candidates[0] if candidates else None
+
+
+def _stop_lost(cli: Cli, services: Services, lost: LostSession, *, force: bool) -> None:
+    from orchestrator.hosts.lost_session import stop as stop_lost
+
+    done = stop_lost(services, lost, workspace=cli.workspace().label, force=force)
+    services.observer.close()
+    stopped = [{"zone": one.zone, "how": one.how} for one in done]
+    document = {"session_id": lost.session_id, "target": lost.target.name, "stopped": stopped}
+    unread = services.unread.take() if cli.json else []
+    if not cli.show({**document, "left_on": cli.left_on_json(), "unread": unread}):
+        cli.note(
+            f"the machine of session {lost.session_id} is off; the session's files cannot be read, so that it has no"
+            " report; its cost: fcctl cost ledger"
+        )
+
+
+def _is_meant(session_id: str, of_target: str, name: str | None, target: str | None) -> bool:
+    return target in (None, of_target) and (name or "") in session_id
+
+
+def _only(ids: list[str]) -> None:
+    """Raises UsageError if there are several."""
+    if len(ids) > 1:
+        raise UsageError(f"{len(ids)} sessions are open", hint=f"name one: fcctl session stop {ids[0]}")
+
+
+def _named(found: list[OpenSession], name: str | None, target: str | None) -> str:
     """The one session that is meant. Raises NotFoundError, UsageError."""
-    candidates = [s.saved for s in underway(services.sessions) if target in (None, s.saved.target.name)]
+    candidates = [s.saved for s in found if target in (None, s.saved.target.name)]
     ids = [saved.session_id for saved in candidates if name is None or name in saved.session_id]
     if not ids:
         hint = did_you_mean(name, [s.session_id for s in candidates]) if name else "fcctl session status"
         raise NotFoundError("no open session has this name", hint=hint)
-    if len(ids) > 1:
-        raise UsageError(f"{len(ids)} sessions are open", hint=f"name one: fcctl session stop {ids[0]}")
+    _only(ids)
     return ids[0]
 
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.errors import FcctlError
-from orchestrator.base.files import make_folders
+from orchestrator.base.files import disk_errors, make_folders
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store import rows
 from orchestrator.results.store.rows import RECORD, DamagedRecord, read_record, row_of
@@ -316,10 +316,11 @@ def _measurement(row: tuple[Any, ...]) -> Measurement:
 
 
 def _names(runs: Path) -> set[str]:
-    try:
-        return set(os.listdir(runs))  # noqa: PTH208  names alone, at once
-    except FileNotFoundError:
-        return set()
+    with disk_errors("list the runs", runs):
+        try:
+            return set(os.listdir(runs))  # noqa: PTH208  names alone, at once
+        except FileNotFoundError:
+            return set()
 
 
 def _folders(runs: Path, names: Iterable[str]) -> list[str]:
@@ -348,10 +349,11 @@ def _facts(path: Path | str) -> os.stat_result | None:
 
 
 def _mtime_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+    with disk_errors("list the runs", path):
+        try:
+            return path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
 
 def _version(db: sqlite3.Connection) -> int:

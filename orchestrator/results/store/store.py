@@ -17,7 +17,7 @@ from fcctl_remote.base.files import sync_folder
 from orchestrator.base import run_id as run_ids
 from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, FcctlError, RunNotFinished, RunNotFound
-from orchestrator.base.files import alone_in, disk_errors, make_folders, write_atomic
+from orchestrator.base.files import alone_in, disk_error, disk_errors, make_folders, write_atomic
 from orchestrator.base.journal import FileJournal, JournalEntry, OwnerLock, read_object
 from orchestrator.results.records import RunRecord, RunRow
 from orchestrator.results.store.active import DONE, JOURNAL, LOCK, PLAN, FileActiveRun, RunPaths
@@ -98,6 +98,8 @@ class FileStore:
             names = sorted(p.name for p in (self.root / "active").iterdir() if run_ids.is_valid(p.name))
         except FileNotFoundError:
             return []
+        except OSError as exc:
+            raise disk_error(exc, "list the active runs", self.root / "active") from exc
         return [name for name in names if not self._ended(name)]
 
     def claim(self, run_id: str) -> FileActiveRun | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from orchestrator.base.clock import epoch, iso
@@ -281,9 +282,21 @@ def _is_lost(services: Services, one: Reservation, power: Sequence[UsageRecord],
     """Whether no record can release it. A machine that a person turned on, or a kept one, may be about to start until
     the cloud has shown it."""
     if one.owner in ("run", "wake", "session"):
-        return not has_record(services, one)
+        return not has_record(services, one) and _are_readable(one)
     seen = any((s.project, s.name) == one.machine and is_start_of(one, s) for s in power)
     return not seen and now - one.at > NEAR_S
+
+
+def _are_readable(one: Reservation) -> bool:
+    """Whether the folders that may have the record can be read, so that a record that is missing was deleted."""
+    for name in ("active", "runs", "sessions"):
+        try:
+            next(Path(one.results, name).iterdir(), None)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+    return True
 
 
 def _is_covered(one: Reservation, power: Sequence[UsageRecord], machines: Sequence[Machine]) -> bool:
