@@ -333,6 +333,12 @@ def test_a_sample_that_is_no_time_is_said_and_hides_no_regression(odd: object) -
         assert any(note.startswith("fcctl does not use 8 of 904 samples") for note in found.notes)
 
 
+def test_one_figure_of_an_entry_is_enough() -> None:
+    stats = {"a": {"p50": 1.0}, "b": {"mean": 1.0}, "c": {"n": 3}}
+    found = rows(document(*({**entry(name, [1.0]), "samples": None, "stats": of} for name, of in stats.items())))
+    assert [row.key.name for row in found] == ["a", "b"]
+
+
 def test_many_samples_that_are_no_times_decide_nothing() -> None:
     good = samples(10.0)
     broken = document({**entry("a", good), "samples": [*good[:100], *[float("nan")] * 12]})
