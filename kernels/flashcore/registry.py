@@ -48,7 +48,7 @@ _FLAGSHIP_TILINGS = {
 }  # fmt: skip
 _EXTENDED_FOR = {
     64: ("64x16x64,1,2tmc", "128x32x64,1,2tmc", "128x32x64,1,2ptw"),
-    128: ("64x16x64,1,2tmc", "128x32x64,1,2tqmc"),
+    128: ("64x16x64,1,2tmc", "128x32x64,1,2tqmc", "128x32x64,1,2tqw"),
 }
 _EXTENDED_TILINGS = {(dtype, D): names for dtype in _TYPES for D, names in _EXTENDED_FOR.items()}
 

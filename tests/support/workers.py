@@ -2,7 +2,7 @@
 
 Each worker of pytest-xdist imports and collects everything for itself; a fork has it already. A test
 begins as soon as a worker is free, the slowest first, by what each took when it last ran here. Tests that share a
-fixture of their module, or are marked with one ``group``, are run by one worker.
+fixture of their module, or are marked with one ``group``, are run by one worker, as are those on a GPU.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def group_of(item: pytest.Item) -> str | None:
+    if item.get_closest_marker("gpu"):  # some time what they run, and nothing else may run on the GPU meanwhile
+        return "gpu"
     marked = item.get_closest_marker("group")
     if marked:
         return str(marked.args[0])

@@ -141,6 +141,8 @@ def test_the_slowest_begin_first_and_groups_stay_whole() -> None:
     known = {"a:1": 9.0, "a:2": 3.0, "b:2": 3.0, "c:1": 5.0, "c:2": 0.1}
     assert list(workers.batches(items, known, workers=1)) == [[2], [0], [1, 3], [4], [5]]
     assert list(workers.batches(items, {**known, "b:1": 0.2}, workers=1)) == [[0], [1, 3], [4], [2], [5]]
+    on_a_gpu = [item("f:1", pytest.mark.gpu.mark), item("g:1"), item("g:2", pytest.mark.gpu.mark, group)]
+    assert list(workers.batches(on_a_gpu, {}, workers=3)) == [[0, 2], [1]]
     unknown = [*(item(f"d:{n}") for n in range(8)), item("e:1", full), item("e:2", full), item("e:3", full, first)]
     assert list(workers.batches(unknown, {}, workers=1)) == [[10], [8], [9], [0, 1], [2, 3], [4, 5], [6, 7]]
 

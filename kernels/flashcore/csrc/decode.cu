@@ -165,7 +165,6 @@ __global__ void __launch_bounds__(kThreads) flashcore_decode(const Decode task) 
         for (int i = 0; i < 4; ++i) zero(state.out[w][i][h]);
     }
   };
-  if (!kPaged) wait_for_previous();
   const unsigned batch = kPaged ? 0 : blockIdx.z;
   const Place k = {head_at(task.k, task.k_stride, batch, blockIdx.y), task.k_stride};
   const Place v = {head_at(task.v, task.v_stride, batch, blockIdx.y), task.v_stride};

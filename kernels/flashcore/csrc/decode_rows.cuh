@@ -198,22 +198,36 @@ struct Table {
   }
 };
 
-// Begin to read keys from `key` on. Those beyond `keys` are the last ones again: weights of zero times what is attended
-// anyhow.
+// Of the tile that begins with `key`, where a lane reads keys, [n][i], and values. Keys beyond `keys` are the last ones again:
+// weights of zero times what is attended anyhow.
 template <typename C>
-__device__ __forceinline__ void load_keys(Keys<C> &to, const Place &place, const Pages<C> &pages, int shift, int key,
-                                          int keys, int lane) {
+struct Reads {
+  const Place &k, &v;
+  int shift, keys, lane;
+
+  __device__ __forceinline__ const uint16_t *key(const Pages<C> &pages, int key, int n, int i) const {
+    const int at = C::kWholeLines ? lane / 8 * 2 + i : lane / 4, chunk = C::kWholeLines ? lane % 8 : lane % 4;
+    return pages.row(k, shift, key, keys, n / 2, n % 2 * 8 + at) + chunk * 8;
+  }
+  __device__ __forceinline__ const uint16_t *value(const Pages<C> &pages, int key, int n, int i) const {
+    return pages.row(v, shift, key, keys, n / 2, n % 2 * 8 + lane % 4 * 2 + i) + lane / 4 * 8;
+  }
+};
+
+// Begin to read keys from `key` on.
+template <typename C>
+__device__ __forceinline__ void load_keys(Keys<C> &to, const Reads<C> &reads, const Pages<C> &pages, int key) {
 #pragma unroll
   for (int n = 0; n < C::kKeyTiles; ++n) {
     if constexpr (C::kWholeLines) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane / 8 * 2 + i) + lane % 8 * 8;
+        const uint16_t *row = reads.key(pages, key, n, i);
 #pragma unroll
         for (int line = 0; line < C::kDim / 64; ++line) load_16(to[n][i * (C::kDim / 64) + line], row + 64 * line);
       }
     } else {
-      const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane / 4) + lane % 4 * 8;
+      const uint16_t *row = reads.key(pages, key, n, 0);
 #pragma unroll
       for (int c = 0; c < C::kDim / 32; ++c) load_16(to[n][c], row + 32 * c);
     }
@@ -221,13 +235,12 @@ __device__ __forceinline__ void load_keys(Keys<C> &to, const Place &place, const
 }
 
 template <typename C>
-__device__ __forceinline__ void load_values(Values<C> &to, const Place &place, const Pages<C> &pages, int shift, int key,
-                                            int keys, int lane) {
+__device__ __forceinline__ void load_values(Values<C> &to, const Reads<C> &reads, const Pages<C> &pages, int key) {
 #pragma unroll
   for (int n = 0; n < C::kKeyTiles; ++n)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint16_t *row = pages.row(place, shift, key, keys, n / 2, n % 2 * 8 + lane % 4 * 2 + i) + lane / 4 * 8;
+      const uint16_t *row = reads.value(pages, key, n, i);
 #pragma unroll
       for (int w = 0; w < C::kDim / 64; ++w) load_16(to[n][i][w], row + 64 * w);
     }
@@ -343,15 +356,24 @@ __device__ __forceinline__ void attend(Rows<C> &rows, const Decode &task, const 
   Pages<C> pages[C::kBuffers];
   Keys<C> k_tiles[C::kBuffers];
   Values<C> v_tiles[C::kValueBuffers];
+  const Reads<C> reads = {k, v, task.page_shift, keys, lane};
   const auto load_k = [&](int i, int at) {
     if (at >= to) return;
     if constexpr (kPaged) table.take(pages[i], i), pages[i].settle(at * C::kKeys, keys);
-    load_keys<C>(k_tiles[i], k, pages[i], task.page_shift, at * C::kKeys, keys, lane);
+    load_keys<C>(k_tiles[i], reads, pages[i], at * C::kKeys);
   };
   const auto load_v = [&](int i, int at) {  // `i`: of its keys' tile
     if (at >= to) return;
-    load_values<C>(v_tiles[i % C::kValueBuffers], v, pages[i], task.page_shift, at * C::kKeys, keys, lane);
+    load_values<C>(v_tiles[i % C::kValueBuffers], reads, pages[i], at * C::kKeys);
   };
+  if constexpr (!kPaged) {
+    uint64_t known = 0;
+#pragma unroll
+    for (int n = 0; n < 2 * C::kKeyTiles; ++n)
+      known |= address_of(reads.key(pages[0], from * C::kKeys, n / 2, n % 2)) |
+               address_of(reads.value(pages[0], from * C::kKeys, n / 2, n % 2));
+    wait_for_previous(known);
+  }
 #pragma unroll
   for (int i = 0; i < C::kBuffers; ++i) {
     load_k(i, from + i * step);

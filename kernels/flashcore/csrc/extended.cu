@@ -19,13 +19,22 @@ struct Extended : ScoredTask {
   const int *starts_q, *starts_k;  // of packed sequences, [B + 1], or null
 };
 
+// Whether it takes packed sequences. (At D = 128 what is a block's own costs a window's tiles the registers that they need.)
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended(const Extended task) {
+constexpr bool kPacks = !C::kWindowed || C::kPipelined;
+
+// Blocks of a multiprocessor that there are to be registers for: of the small tiling at D = 64 four, which sm_89 has by itself.
+template <typename C>
+constexpr int kBlocks = kFastTensor && C::kDim == 64 && C::kTileM == 64 ? 4 : C::kMinBlocks;
+
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, kBlocks<C>) flashcore_extended(const Extended task) {
   if constexpr (C::kLeastShared > kMostShared) {  // never chosen there, as in flashcore_flagship
     __trap();
   } else {
     wait_for_previous();
     const Spot at = spot(task);
+    if constexpr (!kPacks<C>) return attend<C>(task, at);
     Extended own = task;
     if (task.starts_q) {
       const int q = task.starts_q[at.batch], k = task.starts_k[at.batch];
@@ -42,23 +51,23 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) flashcore_extended
 struct Kernel {
   Handle<Extended>::Kernel function;
   int rows, threads, shared_bytes, least_shared;  // the last: of a device that may choose it
+  bool packs;
   Prepared<Extended> of_device[kDevices];
 };
 
 template <typename C>
 Kernel kernel = {flashcore_extended<C>, C::kTileM, C::kThreads, static_cast<int>(C::kSharedBytes),
-                 static_cast<int>(C::kLeastShared), {}};
+                 static_cast<int>(C::kLeastShared), kPacks<C>, {}};
 
 template <Type TYPE, int DIM>
 using Small = Scored<Tiling<TYPE, DIM, 64, 16, 64, 1, 2, false, 0, false, kWhereFast>>;
 template <Type TYPE, int DIM>
 using Large = Scored<Tiling<TYPE, DIM, 128, 32, 64, 1, 2, false, 0, false, kAlways, DIM == 128>>;
 
-template <Type TYPE>
-using LargeWindowed = Windowed<Tiling<TYPE, 64, 128, 32, 64, 1, 2, true, 0, false, kAlways>>;
+template <Type TYPE, int DIM>
+using LargeWindowed = Windowed<Tiling<TYPE, DIM, 128, 32, 64, 1, 2, DIM == 64, 0, false, kAlways, DIM == 128>>;
 
-// The tilings of a type and head dimension: for all calls, the smaller one first, and for calls without masks, caps and slopes,
-// if there is one (at D = 128 it took 1.09 of the time of the second).
+// The tilings of a type and head dimension: for all calls, the smaller one first, and for calls without masks, caps and slopes.
 struct Kernels {
   Kernel *small, *large, *windowed;
 };
@@ -68,8 +77,8 @@ Kernels kernels_of_bfloat16(int dim);
 
 template <Type TYPE>
 Kernels kernels_of(int dim) {
-  if (dim == 128) return {&kernel<Small<TYPE, 128>>, &kernel<Large<TYPE, 128>>, nullptr};
-  return {&kernel<Small<TYPE, 64>>, &kernel<Large<TYPE, 64>>, &kernel<LargeWindowed<TYPE>>};
+  if (dim == 128) return {&kernel<Small<TYPE, 128>>, &kernel<Large<TYPE, 128>>, &kernel<LargeWindowed<TYPE, 128>>};
+  return {&kernel<Small<TYPE, 64>>, &kernel<Large<TYPE, 64>>, &kernel<LargeWindowed<TYPE, 64>>};
 }
 
 #if PART & 2
@@ -88,16 +97,17 @@ namespace flashcore {
 namespace {
 
 // Wide tiles where there are enough of them for a whole device, and no narrow window: it would be a small part of what they
-// read. (An H200, us of 64 and 128 rows: 38.1, 42.4 with 128 keys and 51.3, 55.0 with 256 at 4,16,2048; 166.8, 159.5 with
-// 512 at 2,16,8192. D = 128: 65.3, 70.9 with 128 keys at 4,16,2048; 240.5, 225.8 with 1024 at 2,16,4096.)
+// read. (An H200, us of 64 and 128 rows: 60.6, 63.9 with 384 keys at 2,16,4096; 146.4, 146.9 with 512 at 2,16,8192. D = 128:
+// 89.1, 83.4 with 256 keys at 4,16,2048; 65.3, 70.9 with 128 by tiles that had masks.)
 Kernel *chosen(const flashcore_args &args, const flashcore_device &device) {
   const Kernels there = args.dtype ? kernels_of_bfloat16(args.D) : kernels_of_half(args.D);
-  const bool plain = !args.mask && !args.slopes && args.softcap == 0.f;  // but for windows
+  const bool kept = !args.mask && !args.slopes && args.softcap == 0.f;  // scores as they are
+  const bool plain = kept && (there.windowed->packs || !args.starts_q);
   if (args.tiling > 3 || (args.tiling == 3 && !plain)) return nullptr;
   if (args.tiling) return args.tiling == 1 ? there.small : args.tiling == 2 ? there.large : there.windowed;
-  Kernel *const large = plain && there.windowed ? there.windowed : there.large;
+  Kernel *const large = plain ? there.windowed : there.large;
   const int right = args.causal ? 1 : args.window_right;
-  const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= 384;
+  const bool narrow = args.window_left && right && int64_t{args.window_left} + right <= (args.D == 128 ? 192 : 448);
   const bool enough = tiles_of(args.S_q, large->rows) * args.H * args.B >= 2 * device.processors;
   const bool fits = large->least_shared <= device.shared_bytes;
   return enough && fits && !narrow ? large : there.small;

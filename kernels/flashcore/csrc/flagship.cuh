@@ -30,11 +30,12 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   float slope = 0.f;  // of ALiBi
   if constexpr (C::kScored || C::kWindowed) span = within_window<C>(task, span, tile_row);
   if constexpr (C::kScored) slope = slope_of(task, at);
-  const int first_key = C::kSpan ? span.first : 0;  // that any row of this block sees; keys are counted from it on
-  const int keys = (C::kSpan ? span.end : end) - first_key;
-  const int place = first_row + shift - first_key;  // of the warp's first row
-  if constexpr (C::kSpan) k += first_key * task.k_stride.row, v += first_key * task.v_stride.row;
-  const int key_tiles = static_cast<unsigned>(keys + C::kTileN - 1) / C::kTileN;
+  const int first_key = C::kSpan ? span.first : 0;  // that any row of this block sees
+  // What keys are counted from. (At D = 128 the compiler has better instructions for a window's tiles where it is 0.)
+  const int origin = C::kWindowed && !C::kPipelined ? 0 : first_key;
+  const int keys = (C::kSpan ? span.end : end) - origin, place = first_row + shift - origin;  // of the warp's first row
+  if constexpr (C::kSpan) k += origin * task.k_stride.row, v += origin * task.v_stride.row;
+  const int key_tiles = static_cast<unsigned>(keys + origin - first_key + C::kTileN - 1) / C::kTileN;
   // Of this group: tiles group, group + kGroups ..
   const int steps = static_cast<unsigned>(key_tiles - group + C::kGroups - 1) / C::kGroups;
   const float factor = task.factor;
@@ -44,7 +45,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   const uint32_t q_tile = shared_address(memory);
   const Queries queries = {q_tile, warp_row, task.flip};
   const uint32_t k_ring = shared_address(rings) + group * C::kRingBytes, v_ring = k_ring + kStages * C::kTileBytes;
-  const auto key_of = [&](int step) { return (step * C::kGroups + group) * C::kTileN; };
+  const auto key_of = [&](int step) { return first_key - origin + (step * C::kGroups + group) * C::kTileN; };
   const auto slot = [&](int step) { return (kStages == 1 ? 0 : step % kStages) * C::kTileBytes; };
   const uint16_t *k_from[C::kLines] = {k}, *v_from[C::kLines] = {v};  // the heads, or what is copied next, of each line
   if constexpr (C::kWalks) {
@@ -83,38 +84,55 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     }
   };
 
-  const auto load_q = [&](auto threads) {
-    const uint16_t *q = head_at(task.q, task.q_stride, at.batch, at.head);
-    copy_rows_of<C, C::kTileM, decltype(threads)::value>(q_tile, q, task.q_stride.row, tile_row, task.S_q, thread);
+  constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads that copy the queries
+  // What the first copies need is computed while the launch ahead ends. (32 rows a warp have no registers to keep it in.)
+  constexpr bool kKnown = !C::kSpan && C::kWarpRows == 16;
+  const auto q_head = [&] { return head_at(task.q, task.q_stride, at.batch, at.head); };
+  const uint16_t *q_from = nullptr;
+  if constexpr (kKnown) q_from = kept(begin_of<C, kEarly>(q_head(), task.q_stride.row, tile_row, thread));
+  const auto load_q = [&] {
+    const auto stride = task.q_stride.row;
+    if constexpr (kKnown) {
+      copy_lines<C, C::kTileM, kEarly>(q_tile, q_from, stride, tile_row, task.S_q, thread);
+      if constexpr (C::kLines > 1)
+        copy_rows_of<C, C::kTileM, kEarly, C::kLine, C::kBehind>(q_tile, q_head(), stride, tile_row, task.S_q, thread);
+    } else {
+      copy_rows_of<C, C::kTileM, kEarly>(q_tile, q_head(), stride, tile_row, task.S_q, thread);
+    }
   };
 
-  // Staggered: the second half of the groups begins to copy when the first half's copies are on their way, so that the
-  // first half computes while the rest arrives. The first half copies the queries, first of all, and waits for them
-  // before it lets the second half go: they are here by the time that all of its copies have been issued, so that this
-  // one barrier, which the second half has long reached, says both.
-  constexpr int kEarly = C::kStaggered ? C::kThreads / 2 : C::kThreads;  // threads
+  // Staggered: the second half of the groups begins to copy when the first half's queries and keys are on their way, so that
+  // the first half computes while the rest arrives.
   const bool early = !C::kStaggered || thread < kEarly;
-  if (!C::kSpan) wait_for_previous();  // as late as it may be
+  if constexpr (kKnown) {  // as late as it may be
+    const auto begin = [&](const uint16_t *head, int64_t stride) {
+      return address_of(C::kWalks ? head : begin_of<C, C::kGroupThreads>(head, stride, key_of(0), group_thread));
+    };
+    const uint32_t q_place = q_tile + place_of<C>(thread / C::kLine, thread % C::kLine);
+    wait_for_previous(address_of(q_from) | q_place | begin(k_from[0], task.k_stride.row) |
+                      begin(v_from[0], task.v_stride.row));
+  } else if constexpr (!C::kSpan) {
+    wait_for_previous();
+  }
   if constexpr (C::kStaggered) {
     if (early) {
-      load_q(Number<kEarly>{});
+      load_q();
       cp_async_commit();
     } else {
       barrier_sync(15, C::kThreads);
     }
     load_k(0);
+    if (early) barrier_sync(15, C::kThreads);
   } else {
     load_k(0);
-    load_q(Number<kEarly>{});
+    load_q();
   }
   cp_async_commit();
   const auto first_here = [&](auto pending) {  // the queries, and each group's first keys; `pending` copies may be late
     constexpr int kPending = decltype(pending)::value;
     if constexpr (C::kStaggered) {
-      if (early) {
-        cp_async_wait<kPending + 1>();
-        barrier_sync(15, C::kThreads);
-      }
+      if (early) cp_async_wait<kPending + 1>();
+      barrier_sync(14, C::kThreads);
       cp_async_wait<kPending>();
       group_barrier();
     } else {
@@ -126,24 +144,30 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
   State<C> state;
   Tile<C> s;
   float maxima[C::kRowTiles][2];
-  clear(state);
+  clear(state, group);
   Seen<C> seen;  // of a step's tile
   const auto read_mask = [&](int step) {
-    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, first_key + key_of(step), first_row, lane);
+    if constexpr (C::kMasked) seen = seen_of<C>(task, at, span, origin + key_of(step), first_row, lane);
   };
   const auto masked = [&](int step) {  // whether any score of the tile was
     const int key = key_of(step);
     bool some = key + C::kTileN > keys || (task.causal && key + C::kTileN - 1 > place);
-    const auto here = [&] { return C::kPipelined ? static_cast<int>(thread_again() % 32) : lane; };
-    if constexpr (C::kWindowed) {
+    // Short of registers, a lane's number is read again where it is needed rarely.
+    const auto here = [&] { return C::kScored && C::kSharedQ ? static_cast<int>(thread_again() % 32) : lane; };
+    if constexpr (C::kWindowed && C::kPipelined) {
       some |= key < place - task.width + C::kWarpRows - 1;
-      if (some) mask_both_ends(s, key, place, keys, task.causal, here(), [&](int last) { return last - task.width; });
+      const auto first_of = [&](int last) { return last - task.width; };
+      if (some) mask_both_ends(s, key, place, keys, task.causal, thread_again() % 32, first_of);
     } else {
-      if (some) mask(s, key, place, keys, task.causal, lane);
+      if (some) mask(s, key, place, keys, task.causal, here());
+      if constexpr (C::kWindowed) {
+        const int hidden = place - task.width - key;
+        if (hidden + C::kWarpRows - 1 > 0) hide_before(s, hidden, lane), some = true;
+      }
     }
     if constexpr (C::kMasked) {
       if (C::kPipelined) read_mask(step);
-      if (!seen.all) hide<C>(s, seen, lane);
+      if (!seen.all) hide<C>(s, seen, here());
       some |= !seen.all;
     }
     return some;
@@ -152,7 +176,8 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
     if constexpr (C::kScored) adjust<C>(s, task, slope, key_of(step), place, lane);
     if constexpr (C::kPadded) {  // pipelined: this is the first tile, the only one with keys before the first that is seen
-      mask_both_ends(s, 0, place, keys, task.causal, lane, [&](int) { return span.read_to - first_key; });
+      const auto first_of = [&](int) { return span.read_to - first_key; };
+      mask_both_ends(s, 0, place, keys, task.causal, thread_again() % 32, first_of);
     } else {
       masked(step);
     }
@@ -186,7 +211,11 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
       const bool now = needed(step);
       if (now) {
         score(step);
-        rescale(state, maxima, factor);
+        if (step == 0) {  // nothing to rescale
+          begin_bases(state, maxima, factor);
+        } else {
+          rescale(state, maxima, factor);
+        }
       }
       cp_async_wait<0>();
       group_barrier();
@@ -195,7 +224,10 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
       if (now) exp_and_add_up(state, s, v_ring, factor, lane);
     }
   } else if constexpr (!C::kPipelined) {
-    // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step.
+    // Copies in flight: K(0), V(0), then K(n) with V(n), a whole step or more ahead: one barrier a step. V(0) is waited for with
+    // K(0): a question within the step, whether it is the first, would keep maxima and exponentials from being mixed. (But
+    // beside the pipelined loop of attend_twice(), whose registers it would cost.)
+    constexpr bool kLateValues = C::kTwice;
     const auto load_pair = [&](int step) {
       load_k(step);
       load_v(step);
@@ -205,7 +237,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     cp_async_commit();
 #pragma unroll
     for (int step = 1; step < kStages; ++step) load_pair(step);
-    first_here(Number<kStages>{});
+    first_here(Number<kLateValues ? kStages : kStages - 1>{});
     begin();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -219,12 +251,13 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
       if (now) {
         score(step);
         rescale(state, maxima, factor);
+        if (!kLateValues) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
       }
-      if (step == 0) {
+      if (kLateValues && step == 0) {
         cp_async_wait<kStages - 1>();
         group_barrier();
       }
-      if (now) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
+      if (kLateValues && now) exp_and_add_up(state, s, v_ring + slot(step), factor, lane);
     }
   } else {
     // Copies in flight: K(0), then V(n) with K(n + 1), which a step needs together.

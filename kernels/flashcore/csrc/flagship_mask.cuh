@@ -34,20 +34,22 @@ struct Twice : Masked<C> {
   static_assert(C::kThreads == Other::kThreads && C::kTileM == Other::kTileM && C::kSharedBytes == Other::kSharedBytes);
 };
 
-// Bit n: whether byte n is not 0. Of the 16 bytes, `left` exist; `whole`: those that start at multiples of 16 may be read
-// at once.
-__device__ __forceinline__ uint32_t seen_of_16(const uint8_t *from, int left, bool whole) {
+// Bit n: whether byte n is not 0.
+__device__ __forceinline__ uint32_t seen_of(const uint4 &bytes) {
+  const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
   uint32_t seen = 0;
-  if (whole && left >= 16) {
-    const uint4 bytes = *reinterpret_cast<const uint4 *>(from);
-    const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t ones = ((((words[i] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | words[i]) & 0x80808080u) >> 7;
-      seen |= (ones * 0x10204080u >> 28) << (4 * i);  // the lowest bits of 4 bytes, side by side
-    }
-    return seen;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t ones = ((((words[i] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | words[i]) & 0x80808080u) >> 7;
+    seen |= (ones * 0x10204080u >> 28) << (4 * i);  // the lowest bits of 4 bytes, side by side
   }
+  return seen;
+}
+
+// The same of 16 bytes, of which `left` exist; `whole`: those that start at multiples of 16 may be read at once.
+__device__ __forceinline__ uint32_t seen_of_16(const uint8_t *from, int left, bool whole) {
+  if (whole && left >= 16) return seen_of(*reinterpret_cast<const uint4 *>(from));
+  uint32_t seen = 0;
 #pragma unroll 1
   for (int n = 0; n < 16 && n < left; ++n) seen |= (from[n] != 0 ? 1u : 0u) << n;
   return seen;
@@ -76,12 +78,23 @@ __device__ __forceinline__ Span span_of(const Task &task, const Spot &at, int en
   const Bytes mask = bytes_of(task, at);
   if (!task.mask) return {0, end, 0, false};
   if (mask.row != 0) return {0, end, end, true};
+  constexpr int kAtOnce = 4, kPass = 16 * 32;
   int from = end, to = 0, count = 0;
-#pragma unroll 4
-  for (int key = 16 * lane; key < end; key += 16 * 32) {
-    const uint32_t seen = seen_of_16(mask.head + key, end - key, mask.whole);
-    if (seen) from = min(from, key + __ffs(seen) - 1), to = key + 32 - __clz(seen);
-    count += __popc(seen);
+  for (int first = 16 * lane; first < end; first += kAtOnce * kPass) {
+    const auto whole = [&](int key) { return mask.whole && key + 16 <= end; };
+    uint4 bytes[kAtOnce];  // all on their way at once
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int key = first + i * kPass;
+      bytes[i] = whole(key) ? *reinterpret_cast<const uint4 *>(mask.head + key) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int key = first + i * kPass;
+      const uint32_t seen = whole(key) ? seen_of(bytes[i]) : seen_of_16(mask.head + key, end - key, false);
+      if (seen) from = min(from, key + __ffs(seen) - 1), to = key + 32 - __clz(seen);
+      count += __popc(seen);
+    }
   }
   to = __reduce_max_sync(kAllLanes, to), count = __reduce_add_sync(kAllLanes, count);
   from = min(__reduce_min_sync(kAllLanes, from), to);

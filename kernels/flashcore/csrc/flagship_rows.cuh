@@ -14,6 +14,7 @@ struct State {
   float out[C::kRowTiles][C::kOutTiles][4];
   float base[C::kRowTiles][2];  // what exponents are relative to: the largest score so far, in powers of two
   float sum[C::kRowTiles][4];   // [h]: of this lane's columns only; with tensor sums, a fragment of P times ones
+  unsigned turn;                // out[i][n] is of column tile n ^ turn
 };
 
 template <typename C>
@@ -21,8 +22,10 @@ using Tile = float[C::kRowTiles][C::kKeyTiles][4];
 template <typename C>
 using Weights = uint32_t[C::kRowTiles][4];  // of 16 keys, packed as a left operand
 
+// A group that merges begins with the columns that it will write, which it keeps in registers (kOwn of flagship_tiling.cuh).
 template <typename C>
-__device__ __forceinline__ void clear(State<C> &state) {
+__device__ __forceinline__ void clear(State<C> &state, int group) {
+  state.turn = C::kOwn * group;
 #pragma unroll
   for (int i = 0; i < C::kRowTiles; ++i) {
 #pragma unroll
@@ -74,6 +77,15 @@ __device__ __forceinline__ void rescale(State<C> &state, const float (&maxima)[C
     }
 }
 
+// The same of the first tile: nothing was summed up before it.
+template <typename C>
+__device__ __forceinline__ void begin_bases(State<C> &state, const float (&maxima)[C::kRowTiles][2], float factor) {
+#pragma unroll
+  for (int i = 0; i < C::kRowTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) state.base[i][h] = fmaxf(maxima[i][h] * factor, kLowest);
+}
+
 // The weights of key tiles n and n + 1.
 template <typename C>
 __device__ __forceinline__ void weights_of(Weights<C> &p, State<C> &state, const Tile<C> &s, int n, float factor) {
@@ -88,7 +100,8 @@ __device__ __forceinline__ void add_up(State<C> &state, const Weights<C> &p, uin
 #pragma unroll
     for (int i = 0; i < C::kRowTiles; ++i) mma<C::kType>(state.sum[i], p[i], kOnes, kOnes);
   }
-  multiply_pv<C::kType>(state.out, p, v_tile, n, lane, place_of<C>);
+  const auto place = [turn = state.turn](uint32_t row, uint32_t chunk) { return place_of<C>(row, chunk ^ turn); };
+  multiply_pv<C::kType>(state.out, p, v_tile, n, lane, place);
 }
 
 // Both, for a whole tile.
@@ -116,12 +129,13 @@ __device__ __forceinline__ float scale_of(float sum) {
 }
 
 // All groups' results for the same rows become one. Each group leaves its output where its keys were, which none of its
-// warps reads any more (kReadToTheEnd); after one barrier each warp adds up some of the columns of its rows and writes
-// them.
+// warps reads any more (kReadToTheEnd), but for the columns of its own; after one barrier each warp adds these up for its rows
+// and writes them. Index g, beside columns of its own: of group g ^ group.
 template <typename C>
 __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, float2 *row_states, int group, int warp_row,
                                       uint16_t *o, int64_t stride, int count, int lane) {
   constexpr int kShare = C::kOutTiles / C::kGroups;  // column tiles per group
+  const auto other = [&](int g) { return C::kOwn ? g ^ group : g; };
   const auto box = [&](int of, int i, int n) {       // a fragment: 16 bytes a lane, neighbours side by side
     const int tile = ((warp_row / 16 + i) * C::kOutTiles + n) * 32 + lane;
     return reinterpret_cast<float4 *>(rings + of * C::kRingBytes) + tile;
@@ -136,9 +150,9 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
             make_float2(state.base[i][h], sum);
     }
 #pragma unroll
-    for (int n = 0; n < C::kOutTiles; ++n) {
+    for (int n = C::kOwn; n < C::kOutTiles; ++n) {
       const float(&c)[4] = state.out[i][n];
-      *box(group, i, n) = make_float4(c[0], c[1], c[2], c[3]);
+      *box(group, i, n ^ state.turn) = make_float4(c[0], c[1], c[2], c[3]);
     }
   }
   // The second barrier is compute-sanitizer's: with one, its racecheck reports writes before and reads behind it as a
@@ -154,11 +168,11 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
       const float2 *states = row_states + warp_row + 16 * i + lane / 4 + 8 * h;
       float base = kLowest, sum = 0.f;
 #pragma unroll
-      for (int g = 0; g < C::kGroups; ++g) base = fmaxf(base, states[g * C::kTileM].x);
+      for (int g = 0; g < C::kGroups; ++g) base = fmaxf(base, states[other(g) * C::kTileM].x);
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {
-        weight[g][h] = exp2_approx(states[g * C::kTileM].x - base);
-        sum += states[g * C::kTileM].y * weight[g][h];
+        weight[g][h] = exp2_approx(states[other(g) * C::kTileM].x - base);
+        sum += states[other(g) * C::kTileM].y * weight[g][h];
       }
       scale[h] = scale_of<C>(sum);
     }
@@ -169,7 +183,9 @@ __device__ __forceinline__ void merge(State<C> &state, unsigned char *rings, flo
     for (int g = 0; g < C::kGroups; ++g)
 #pragma unroll
       for (int n = 0; n < kShare; ++n) {
-        const float4 part = *box(g, i, group * kShare + n);
+        const float(&own)[4] = state.out[i][n];
+        const float4 part = C::kOwn && g == 0 ? make_float4(own[0], own[1], own[2], own[3])
+                                              : *box(other(g), i, group * kShare + n);
         out[n][0] += part.x * weight[g][0], out[n][1] += part.y * weight[g][0];
         out[n][2] += part.z * weight[g][1], out[n][3] += part.w * weight[g][1];
       }

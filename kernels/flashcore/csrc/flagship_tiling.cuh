@@ -100,6 +100,10 @@ struct Tiling {
   static constexpr int kGroupThreads = 32 * kRowGroups, kThreads = kGroupThreads * kGroups;
   static constexpr int kRowTiles = kWarpRows / 16, kKeyTiles = kTileN / 8;  // of mma
   static constexpr int kDepthTiles = kDim / 16, kOutTiles = kDim / 8;
+  // Column tiles that a group of several keeps in registers to merge them for all, if an exclusive or can turn their numbers.
+  // (Warps of 32 rows, and where queries are read again, are short of registers.)
+  static constexpr bool kTurns = kGroups > 1 && kWarpRows == 16 && !kSharedQ && (kOutTiles & (kOutTiles - 1)) == 0;
+  static constexpr int kOwn = kTurns ? kOutTiles / kGroups : 0;
   static constexpr int kRow = kDim * 2, kRowChunks = kRow / 16;  // bytes and 16-byte chunks of a row
   // As many of a row's chunks as are a power of two are copied side by side, then, at D = 80 and 96, the 2 or 4 behind.
   static constexpr int kLine = (kRowChunks & (kRowChunks - 1)) == 0 ? kRowChunks : 8;
@@ -160,19 +164,32 @@ __device__ __forceinline__ uint32_t place_of(uint32_t row, uint32_t chunk) {
   return row * C::kRow + ((SWIZZLE ? chunk ^ row / kEach % kPlaces : chunk) << 4);
 }
 
-// Begin to copy rows first .. first + ROWS - 1 of a head; those from `end` on become zeros and are not read. (The chunks from
-// FIRST on, LINE side by side, then those behind.)
+// Where `thread` of THREADS begins to read a head's rows from `first` on.
+template <typename C, int THREADS, int FIRST = 0, int LINE = C::kLine>
+__device__ __forceinline__ const uint16_t *begin_of(const uint16_t *head, int64_t stride, unsigned first, unsigned thread) {
+  return head + static_cast<uint64_t>(first + thread / LINE) * stride + (FIRST + thread % LINE) * 8;
+}
+
+// Begin to copy rows first .. first + ROWS - 1 of a head, the first of them `from` on for this thread; those from `end` on become
+// zeros and are not read. (The chunks from FIRST on, LINE side by side.)
 template <typename C, int ROWS, int THREADS, int FIRST = 0, int LINE = C::kLine>
-__device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head, int64_t stride, unsigned first,
-                                             unsigned end, unsigned thread) {
+__device__ __forceinline__ void copy_lines(uint32_t tile, const uint16_t *from, int64_t stride, unsigned first, unsigned end,
+                                           unsigned thread) {
   constexpr unsigned kPass = THREADS / LINE;  // rows at a time
   const unsigned row = thread / LINE, chunk = FIRST + thread % LINE;
-  const uint16_t *from = head + static_cast<uint64_t>(first + row) * stride + chunk * 8;
 #pragma unroll
   for (unsigned down = 0; down < ROWS; down += kPass, from += kPass * stride) {
     if (ROWS % kPass == 0 || row + down < ROWS)
       cp_async_16(tile + place_of<C>(row + down, chunk), from, first + row + down < end);
   }
+}
+
+// The same by a thread that does not know where it begins, and the chunks behind.
+template <typename C, int ROWS, int THREADS, int FIRST = 0, int LINE = C::kLine>
+__device__ __forceinline__ void copy_rows_of(uint32_t tile, const uint16_t *head, int64_t stride, unsigned first,
+                                             unsigned end, unsigned thread) {
+  const uint16_t *from = begin_of<C, THREADS, FIRST, LINE>(head, stride, first, thread);
+  copy_lines<C, ROWS, THREADS, FIRST, LINE>(tile, from, stride, first, end, thread);
   if constexpr (FIRST + LINE < C::kRowChunks)
     copy_rows_of<C, ROWS, THREADS, C::kLine, C::kBehind>(tile, head, stride, first, end, thread);
 }

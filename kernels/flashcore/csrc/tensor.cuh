@@ -125,6 +125,20 @@ __device__ __forceinline__ void allow_next() {
 
 #endif  // CUDA_ON_CPU
 
+// wait_for_previous() once it is known where the first reads are (an address or several in one, never 0): the compiler would
+// compute that behind the wait.
+__device__ __forceinline__ void wait_for_previous(uint64_t known) {
+  if (known) wait_for_previous();
+}
+__device__ __forceinline__ uint64_t address_of(const void *pointer) { return reinterpret_cast<uint64_t>(pointer); }
+// `pointer`, which is not computed again where it is used.
+__device__ __forceinline__ const uint16_t *kept(const uint16_t *pointer) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("" : "+l"(pointer));
+#endif
+  return pointer;
+}
+
 // Whether tensor cores of the architecture that is compiled for do an mma of FP16 in 8 clocks or less, which leaves the rest
 // of the multiprocessor behind, or in 16.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)

@@ -387,6 +387,7 @@ def test_a_machine_that_was_on_when_it_was_seen_counts_until_now_where_that_is_a
     world.now = NOVEMBER + 3600
     assert sum(line.seconds for line in spending.lines(world.services)) == 600
     assert sum(line.seconds for line in spending.lines(world.services, until_now=True)) == 3600
+    assert spending.spent_without(world.services, "r").project == pytest.approx(0.72)
 
 
 def test_one_process_sends_a_notice_and_the_next_one_what_failed(world: World) -> None:

@@ -131,6 +131,23 @@ def test_a_session_is_shown_with_what_it_costs_while_its_machine_is_on(world: Wo
     assert shown() == (pytest.approx(0.36), 0.72, DEADLINE)
 
 
+def test_what_is_over_costs_nothing_more_and_what_is_gone_is_said(world: World) -> None:
+    run = world.begun(1.0)
+    run.active.complete(world.record(run, 0.25))  # its controller is killed before that is booked
+    found = described(world.services, Reserved(world.in_the_book()[run.run_id], 1.0), [])
+    assert (found.so_far_usd, found.usd_per_hour, found.command, found.until) == (1.0, 0.0, "fcctl ps", None)
+    up = reservation(world.services, "up", "up-1", L4, 1.0)
+    world.now = STARTED - 60
+    assert described(world.services, Reserved(up, 1.0), [seen()]).so_far_usd == 0.0, "a clock that is behind"
+    for kind in ("run", "session"):
+        gone = reservation(world.services, kind, make_id(), L4, 1.0)  # type: ignore[arg-type]
+        found = described(world.services, Reserved(gone, 1.0), [])
+        assert (found.text, found.so_far_usd) == ("its record no longer exists: fcctl hosts audit", None)
+    held = world.session(1.0)
+    found = described(world.services, Reserved(world.in_the_book()[held.session_id], 1.0), [])
+    assert found.text == "its record cannot be read (fcctl hosts audit)"
+
+
 def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_each_has_cost(
     world: World, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def verdict(expr: str, when: str | None = None) -> str:
         "10 - 4 + 3 == 9 and 10 - 4 - 3 == 3 and 12 / 2 * 3 == 18 and 7 // 2 / 2 == 1.5 and 3 * 5 // 2 == 7",
         "5 * 5 % 4 == 1 and 7 % 4 * 2 == 6 and 3 * 0 == 0 and 0 - 3 == -3 and 2 - -1 == 3 and -1 + 3 == 2",
         "all(0 < 1 <= build.kernels[*].registers) and all(build.kernels[*].registers > 0 < 1)",
+        "any(build.kernels[*].registers == 43) and any(43 == build.kernels[*].registers)",
         "max(build.kernels[registers=118].registers) == 118 and sum(build.kernels[*].spill_store_bytes) == 8",
         "7 // 2 == 3 and -7 // 2 == -4 and 7 % 4 == 3 and -7 % 4 == 1 and 7.5 // 2 == 3 and 1 / 4 == 0.25",
     ],

@@ -70,6 +70,7 @@ def test_the_size_of_a_run_is_what_its_files_take_of_the_disk(store: FileStore) 
     (folder / "link").symlink_to("/")
     du = subprocess.run(["du", "-sk", "--exclude=link", str(folder)], capture_output=True, text=True, check=True)
     folders = sum(p.stat().st_blocks for p in (folder, folder / "steps", folder / "steps" / "a")) // 2
+    assert store.size(run.run_id) % 512 == 0
     assert store.size(run.run_id) // 1024 == int(du.stdout.split()[0]) - folders
 
 

@@ -590,8 +590,17 @@ def test_the_profile_shows_what_moved_furthest_first() -> None:
 
     found = compare_facts.profile([profile(20.0, 1.0, 1e-6)], [profile(60.0, 1.3, 1e-3)])
     assert [d.fact for d in found] == ["tensor_active_pct", "stall wait", "stall drain"]
+    assert compare_facts.profile([profile(0.0, 1.0, 1.0)], [profile(250.0, 1.0, 1.0)])[0].weight == 1.0
     renamed = {**profile(60.0, 1.0, 1.0), "kernels": [{"name": "other<2>", "metrics": {"tensor_active_pct": 70.0}}]}
     assert compare_facts.profile([profile(20.0, 1.0, 1.0)], [renamed])[0].name == "mission: k -> other"
+
+
+def test_metrics_show_what_moved_furthest_first_by_its_share() -> None:
+    old, new = {"a": 100.0, "b": 10.0, "c": 1.0, "d": 5.0, "gone": 1.0}, {"a": 101.0, "b": 5.0, "c": 1.2, "d": 5.0}
+    found = compare_facts.metrics([{"metrics": old}], [{"metrics": new}])
+    assert [(d.name, d.change) for d in found] == [
+        ("b", -0.5), ("c", pytest.approx(1 / 6)), ("a", pytest.approx(1 / 101)), ("gone", None),
+    ]  # fmt: skip
 
 
 def test_earlier_runs_of_the_machine_decide_what_one_launch_can_show(store: FileStore) -> None:

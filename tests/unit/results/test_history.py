@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,6 +154,8 @@ def test_a_change_names_its_commits() -> None:
     assert found.ratio == pytest.approx(1.2, rel=0.01)
     assert found.first_after.run_id.endswith("000014")
     assert found.commits == f"{3:040x}..{4:040x}"
+    assert replace(found, last_before=found.first_after, first_after=found.last_before).commits == f"{4:040x}..{3:040x}"
+    assert replace(found, last_before=found.first_after).commits is None
     assert found.why == ()
 
 
