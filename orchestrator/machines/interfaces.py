@@ -294,7 +294,7 @@ class MachineCache(Protocol):
         the process, however that dies. False, too, while the request of a killed one may be on its way to the cloud."""
 
     def asking(self, project: str, name: str) -> AbstractContextManager[None]:
-        """Around the request that turns it on."""
+        """Around the request that turns it on, until the cloud lists it."""
 
 
 @dataclass(frozen=True, kw_only=True)

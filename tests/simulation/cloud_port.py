@@ -161,7 +161,7 @@ class Book:
             yield
         finally:
             if self._actor.alive:
-                del self._world.asked[self._actor.computer, name]
+                self._world.asked.pop((self._actor.computer, name), None)
 
     def known(self, project: str, name: str) -> Endpoint | None:
         return self._pages.get((project, name))

@@ -29,7 +29,9 @@ def start_run(
     saved, stop_at = prepared.saved, episode.schedule.stop_at
     if saved.session is None or saved.session_abroad:  # else it is the session's money
         worst_usd = sum(one.worst_case_usd for one in (saved, saved.builder) if one is not None)
-        episode.named[services.store.actor.name] = worst_usd  # type: ignore[attr-defined]
+        name = services.store.actor.name  # type: ignore[attr-defined]
+        # Processes beside the first have one name, and what all of them spent is compared with the sum.
+        episode.named[name] = episode.named.get(name, 0.0) + worst_usd
         if stop_at is not None and worst_usd > stop_at:
             raise Violation(f"a run that stops at ${stop_at} is let cost more")
     episode.runs.append(saved.plan.run_id)

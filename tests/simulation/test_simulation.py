@@ -133,6 +133,17 @@ ONCE_FOUND = [
     ),
     # A killed fcctl's request to create the machine came after another one on this computer had created it elsewhere.
     Schedule(550245, (Fault(7, "beside"), Fault(22, "kill_late", 7.0)), ("run",), exists=False, release="keep"),
+    # The same of one that was created, and that the cloud did not list yet when its fcctl was killed.
+    Schedule(
+        672141,
+        (Fault(11, "beside"), Fault(56, "stale", 7.0), Fault(72, "kill_after"), Fault(93, "kill")),
+        ("rush",),
+        exists=False,
+    ),
+    # Reads of machines became late while a start went on: the emulator showed a machine that was there as absent.
+    Schedule(673631, (Fault(7, "beside"), Fault(33, "stale", 17.0)), ("run",)),
+    # What two processes of one name spent was compared with the worst case of one.
+    Schedule(673588, (Fault(2, "beside"), Fault(23, "kill"), Fault(205, "beside")), ("run", "run"), stop_at=0.051),
 ]
 
 

@@ -106,11 +106,12 @@ class _Acquisition:
         #: Machines with the types of their disks, by id and hardware.
         self._typed: dict[tuple[str, Hardware], Machine] = {}
         #: Whether this process has the machine's lock.
-        self._has_lock = False
+        self._has_lock, self._lock = False, ExitStack()
 
     def carry_out(self) -> Acquired:
         self._parts.observer.phase("wake", f"looking for {self._target.instance}")
         with ExitStack() as lock:
+            self._lock = lock
             while True:
                 action = self._next()
                 if isinstance(action, actions.UseMachine):
@@ -268,13 +269,20 @@ class _Acquisition:
     ) -> Attempt:  # fmt: skip
         turns_on = action in ("start", "create")
         operation = self._changes.make(action, zone, partial(self._ask, change) if turns_on else change, limit_s)
+        if turns_on and operation.refusal is None:
+            with suppress(FcctlError):  # a full disk
+                self._note_start()  # the cloud may list the machine only some seconds after this moment
         if operation.refusal is not None:
             self._show(f"{action} in {zone}: {operation.refusal.code}")
         return Attempt(action, zone, self._now(), way, operation.refusal, operation.done)
 
     def _ask(self, change: Callable[[str], Operation], request_id: str) -> Operation:
-        with self._parts.book.asking(*self._name):
-            return change(request_id)
+        self._note_start()
+        return change(request_id)
+
+    def _note_start(self) -> None:
+        """Until this process unlocks the machine; if it is killed before, others wait until the cloud lists it."""
+        self._lock.enter_context(self._parts.book.asking(*self._name))
 
     def _create(self, action: actions.Create) -> Attempt:
         target, way = self._target, action.way

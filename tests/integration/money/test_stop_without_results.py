@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
-from tests.support.virtual_cloud import CloudWorkspace, billed, money, napping
+from tests.support.virtual_cloud import CloudWorkspace, billed, machines, money, napping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,3 +130,24 @@ def test_session_stop_of_one_whose_folder_was_deleted(workspace: CloudWorkspace,
     assert [one["how"] for one in document["stopped"]] == ["stopped"]
     assert billed(cloud) == []
     workspace.type("session", "stop", check=7)
+
+
+@pytest.mark.parametrize("name", ["runs", "sessions"])
+def test_session_stop_while_another_folder_is_a_file(name: str, workspace: CloudWorkspace, cloud: Emulator) -> None:
+    workspace.type(*SESSION, check=0)
+    with file_at(workspace.root / "results" / name):
+        workspace.type("session", "stop", check=0)
+        assert billed(cloud) == []
+    workspace.type("session", "status", check=0)
+    assert money(workspace)[1] == 0
+
+
+def test_a_machine_is_not_deleted_while_nobody_can_say_whose_results_are_on_it(
+    tmp_path: Path, private_home: Path, cloud: Emulator
+) -> None:
+    workspace = napping(tmp_path / "w", private_home, cloud, CAPS, release="delete")
+    workspace.type(*SESSION, check=0)
+    with file_at(workspace.root / "results/active"):
+        document = workspace.type("--json", "session", "stop", check=0).json
+    assert "active is no folder" in document["unread"][0]
+    assert (billed(cloud), len(machines(cloud))) == ([], 1)
