@@ -41,6 +41,7 @@ CONTEXT: dict[str, Any] = {
         "six": {f"k{n}": n for n in range(6)},
         "rows": [{"n": n, "m": n % 5} for n in (0, 0, 1, 2, 3, 4, 5)],
     },
+    "one": [{"n": 1}],
     "signed": [{"n": -1}, {"n": -2.5}, {"n": 1}],
     "bad": {"nan": math.nan, "list": [1.0, math.nan], "inf": math.inf, "empty": [], "null": None, "text": "x"},
 }
@@ -74,6 +75,7 @@ def verdict(expr: str, when: str | None = None) -> str:
         "min(3, 1, 2) == 1 and max([3, 1, 2]) == 3",
         'host.gpu.compute_capability >= "8.9"',  # as versions, not as text
         '"L4" in host.gpu.name',
+        '"k4" in keys.five',
         'env.MODE in ["fast", "full"] and env.MODE not in ["slow"]',
         'steps["bench-cpu"].benchmark.n == 1',
         "build.kernels[-1].registers == 120 and build.kernels[-3].registers == 43",
@@ -166,6 +168,7 @@ def test_fails(expr: str) -> None:
         (f"bad.{'k' * 75}.a == 1", f"'bad.{'k' * 73}...' has no key"),
         (f"bad.{'k' * 76} == 1", f"'bad.{'k' * 76}' has no key"),
         ("build.kernels[*].registers <= 120 and true", "all(..) or any(..)"),
+        ("one[*].n == 1", "all(..) or any(..)"),
         ("build.kernels[*].registers == correctness.cases[*].max_err[0]", "no element 0"),
         ("all(build.kernels[*].registers - correctness.cases[*].max_err > 0)", "3 and 2 elements"),
     ],

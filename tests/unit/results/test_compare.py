@@ -651,6 +651,9 @@ def test_a_report_has_what_differs_of_each_kind_the_old_side_first(store: FileSt
     assert (report.source.same_tree, report.source.dirty, report.old.first.run_id) == (False, (), old)
     (again,) = compare_all(store, (old, old), history=between, root=tmp_path)
     assert (again.source.changes, again.source.same_tree, len(asked)) == (None, True, 1)
+    unknown = measured(store, documents(3), at=120, commit=None)
+    (other,) = compare_all(store, (old, unknown), history=between, root=tmp_path)
+    assert (other.source.changes, len(asked)) == (None, 1)
     for how in ({"history": between}, {"root": tmp_path}):
         (plain,) = compare_all(store, (old, new), **how)  # type: ignore[arg-type]
         assert plain.source.changes is None
