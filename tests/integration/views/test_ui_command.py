@@ -79,8 +79,8 @@ def test_the_example_shows_the_published_runs_without_a_workspace(workspace: Wor
         opened = Dashboard(process, json.loads(process.stdout.readline())["url"])
         opened.enter()
         first = opened.ask("/").text
-        for words in ("NVIDIA H200", "NVIDIA H100", "4.27 µs", "2.31x faster", "passed 8 of 8", "Faster or slower?"):
-            assert words in first, words
+        for words in ("H200", "H100", r"\d\.\d\d µs", r"\dx faster", r"passed (\d+) of \1\b", "Faster or slower"):
+            assert re.search(words, first), words
         assert "No matching runs" not in opened.ask("/history?status=failed").text
     finally:
         process.terminate()
