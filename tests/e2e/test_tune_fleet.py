@@ -134,11 +134,12 @@ def test_two_machines_search_whatever_is_killed(
     end_processes_of(other.home)  # whatever it had been doing
     search.until_it_says_of_b(lambda words: words[-1] == "lost", "b is not lost")
     other.start()
-    until(lambda: bool(by_age(workspace, "tune-member")), "b's run has not ended", search.runs["b"])
+    until(lambda: len(workspace.active()) == 1, "b's run has not ended", search.runs["b"])
     search.started.kill()
     _, said = search.started.communicate()
     assert search.started.returncode == -signal.SIGKILL, said
     (search_id,) = workspace.active()
+    assert len(by_age(workspace, "tune-member")) == 1
     search.started = workspace.start("attach", search_id)
     search.ends()
 

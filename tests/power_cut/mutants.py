@@ -63,7 +63,7 @@ def removed(name: str, function: Any, line: str, *subjects: type[Subject]) -> Mu
 CONTROLLER = (
     removed("write_atomic: no sync", files.replacing, "flush(fd)", base.WriteAtomic),
     removed("write_atomic: no folder sync", files.replacing, "sync_folder(folder)", base.WriteAtomic),
-    removed("make_folders: no sync", files.make_folders, "sync_folder(folder.parent)", store.StoreBegin),
+    removed("make_folders: no sync", host_files.make_folders, "sync_folder(parent)", store.StoreBegin),
     removed("firings: no sync", FiringRecords.append, "flush(fd)", records.Firings),
     removed("firings: no folder sync", FiringRecords.append, "sync_folder(self._folder)", records.Firings),
     Mutant(
