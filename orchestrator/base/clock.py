@@ -57,7 +57,7 @@ WRONG_S = 600.0
 
 
 def clock_command() -> str:
-    """What sets this computer's clock."""
+    """The shell command that sets this computer's clock from a time server."""
     return "sudo sntp -sS time.apple.com" if sys.platform == "darwin" else "sudo timedatectl set-ntp true"
 
 

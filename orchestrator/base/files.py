@@ -60,7 +60,8 @@ def unforeseen_disk_error(exc: OSError) -> DiskError | None:
 
 
 class Unread:
-    """What a command could not read on this computer and does without, because it stops machines. Named at its end."""
+    """The files that a command could not read. A command that stops machines continues without them, and prints their
+    errors at its end."""
 
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}

@@ -265,7 +265,7 @@ def begin(
     if "/zones/" in path:
         resource["zone"] = link(_parent(path.rsplit("/", 1)[0]))
     operation = Operation(path, resource, target)
-    if kind != "insert" and target in world.machines:  # reads may become late while it goes on
+    if kind != "insert" and target in world.machines:  # for reads that show the state before this operation
         operation.before = copy.deepcopy(world.machines[target].resource)
     due = now
     for delay, name, args in _with_fault(world, plan, undo, fault, error):

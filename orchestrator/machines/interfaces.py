@@ -180,7 +180,7 @@ class Cloud(Protocol):
     """
 
     def ahead_s(self) -> float | None:
-        """How much the cloud's clock is ahead of this computer's, by its last answer; None: unknown."""
+        """The cloud's time in its last answer minus this computer's then, seconds; None: no answer had a time."""
 
     def machine(self, zone: str, name: str) -> Machine | None: ...
 

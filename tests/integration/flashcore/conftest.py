@@ -11,7 +11,7 @@ from flashcore import separate
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What a module's tests build is theirs alone, and there until the last of them."""
+    """Each test module has a build cache of its own, which its tests share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHCORE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
