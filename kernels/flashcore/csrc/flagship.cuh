@@ -176,8 +176,7 @@ __device__ __forceinline__ void attend(const Work &task, const Spot at, const Kn
     scores<C, C::kKeyTiles>(s, state, queries, k_ring + slot(step), 0, lane);
     if constexpr (C::kScored) adjust<C>(s, task, slope, key_of(step), place, lane);
     if constexpr (C::kPadded) {  // pipelined: this is the first tile, the only one with keys before the first that is seen
-      const auto first_of = [&](int) { return span.read_to - first_key; };
-      mask_both_ends(s, 0, place, keys, task.causal, thread_again() % 32, first_of);
+      mask_both_ends(s, 0, place, keys, task.causal, lane, [&](int) { return span.read_to - first_key; });
     } else {
       masked(step);
     }
