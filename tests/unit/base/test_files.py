@@ -23,6 +23,7 @@ from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.journal import OwnerLock, read_object
 from orchestrator.base.safe_paths import UNFINISHED
 from tests.support.command import source_environment
+from tests.support.descriptors import open_below
 from tests.support.small_disk import largest_file, small_disk
 
 
@@ -187,11 +188,10 @@ def test_a_folder_that_cannot_be_locked_is_an_error_and_nothing_stays_open(
         assert len(asked) == 1, "it asks once"
         raise OSError(number, "no lock")
 
-    before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(fcntl, "flock", refuses)
     with pytest.raises(OSError, match="no lock"):
         with_patience(tmp_path, 0.0)
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(tmp_path) == []
 
 
 WRITER = """

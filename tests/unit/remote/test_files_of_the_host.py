@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote.base import files
+from tests.support.descriptors import open_below
 
 
 def test_a_link_is_followed_where_that_is_asked_for_to_a_file_only(tmp_path: Path) -> None:
@@ -110,16 +111,15 @@ def test_a_file_below_a_folder_is_opened_and_nothing_stays_open(tmp_path: Path) 
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_text("x")
     (tmp_path / "a" / "link").symlink_to("b")
-    before = len(os.listdir("/dev/fd"))
     with files.closing(files.open_beneath(str(tmp_path), "a/b/file")) as fd:
         assert os.read(fd, 2) == b"x"
-        assert len(os.listdir("/dev/fd")) == before + 1
+        assert open_below(tmp_path) == [fd]
     for path, number in (("a/link/file", (errno.ELOOP, errno.ENOTDIR)), ("a//file", (errno.EINVAL,)),
                          ("a/c", (errno.ENOENT,)), ("./a", (errno.EINVAL,))):  # fmt: skip
         with pytest.raises(OSError, match=r".+") as refused:
             files.open_beneath(str(tmp_path), path)
         assert refused.value.errno in number
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(tmp_path) == []
 
 
 def test_only_a_folder_is_flushed_as_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from fcctl_remote.base import files, text, tree
 from fcctl_remote.base.layout import BadName, Layout
 from fcctl_remote.run import documents
 from fcctl_remote.run import state as runs
+from tests.support.descriptors import open_below
 
 
 def raising(number: int) -> Callable[..., None]:
@@ -111,11 +112,10 @@ def test_a_file_system_need_not_flush_folders_but_must_not_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: Callable[[str], None], number: int, raises: bool
 ) -> None:
     (tmp_path / "file").touch()
-    before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(os, "fsync", raising(number))
     with pytest.raises(OSError, match="no") if raises else contextlib.nullcontext():
         flush(str(tmp_path))
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_folder_whose_name_is_not_on_disk_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
