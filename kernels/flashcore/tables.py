@@ -42,7 +42,7 @@ class Evidence:
     findings: dict[str, dict[agreement.Subject, agreement.Finding]] = field(default_factory=dict)
 
     def add_run(self, run: dict[str, Any], documents: Iterable[dict[str, Any]]) -> None:
-        """What is known of a label from earlier runs is replaced; within a run it adds up."""
+        """What earlier runs found of a label is replaced; of a benchmark, for the shapes that are measured again."""
         documents = list(documents)
         if run.get("job") == "stage5":  # a few variants on one shape, on purpose: no rows of the tables
             self.stage5.append((run, next((d["goal"] for d in documents if isinstance(d.get("goal"), dict)), {})))
@@ -73,7 +73,8 @@ class Evidence:
         elif label and kind == "benchmark" and again:
             self.benches[label] = _merged(self.benches[label], document)
         elif label and kind == "benchmark":
-            self.benches[label] = document  # profiles come after benchmarks in a run, so these are of an older kernel:
+            self.benches[label] = _merged(document, _without(self.benches.get(label, {}), document))
+            # profiles come after benchmarks in a run, so these are of an older kernel:
             self.profiles = {key: profile for key, profile in self.profiles.items() if key[0] != label}
 
     def labels(self) -> list[str]:
@@ -98,6 +99,20 @@ class Evidence:
     def comparison(self, label: str, benchmark: str, against: str) -> dict[str, Any]:
         found = self.benches.get(label, {}).get("comparisons", [])
         return next((c for c in found if c.get("benchmark") == benchmark and c.get("against") == against), {})
+
+
+def _without(bench: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    """Its rows of the shapes that ``newer`` did not measure."""
+    measured = {_shape(row.get("name") or "") for row in newer.get("benchmarks", [])}
+    names = {"benchmarks": "name", "comparisons": "benchmark", "fastest": "benchmark"}
+    return {
+        key: [row for row in bench.get(key, []) if _shape(row.get(name) or "") not in measured]
+        for key, name in names.items()
+    }
+
+
+def _shape(name: str) -> str:
+    return name.partition("/")[0]
 
 
 def _merged(bench: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -244,6 +244,20 @@ def test_publishing_again_changes_nothing_and_a_later_run_counts(run: Path, plac
     assert len(cells(text, "Ladder", "`wmma`")) == 13
 
 
+def test_shapes_that_a_later_run_did_not_measure_keep_their_rows(run: Path, place: Place) -> None:
+    bench = benchmark("fused", 8.0)
+    long = {**row("4,16,2048,128", 374.0), "shape": {"B": 4, "H": 16, "S": 2048, "D": 128}}
+    ratio = {"benchmark": "4,16,2048,128", "against": "4,16,2048,128/sdpa-flash",
+             "ratio": 0.94, "ci_low": 0.93, "ci_high": 0.95}  # fmt: skip
+    document = {**bench, "benchmarks": [*bench["benchmarks"], long], "comparisons": [*bench["comparisons"], ratio]}
+    (run / "steps/bench/out/benchmark-fused.json").write_text(json.dumps(document))
+    before = cells(place.text(run), "4,16,2048,128", "`fused`")
+    assert before[4] == "0.94 [0.93, 0.95]"
+    text = place.text(renamed(run, "20261122t101500z-bench-box-def456"))
+    assert cells(text, "4,16,2048,128", "`fused`") == before
+    assert cells(text, "Ladder", "`fused`")[2] == "5.00"
+
+
 def test_a_stage5_run_is_a_line_with_its_artifacts_and_changes_no_table(run: Path, place: Place) -> None:
     before = place.text(run)
     later = renamed(run, "20261122t101500z-stage5-box-def456", job="stage5")
