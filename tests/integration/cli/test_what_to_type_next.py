@@ -55,6 +55,11 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("tune sum --on local --set KIND=othr", 2, NO_VARIANT),
         ("schedule add x --cron @daily --job two --on local --set KIND=othr", 2, NO_VARIANT),
         ("run two --on local --set KIND=othr --steps build --dry-run", 0, []),
+        ("session stop", 7, ["no session is open", "fcctl hosts audit"]),
+        ("session stop nope", 7, ["no open session 'nope'", "hint:"]),
+        ("session stop --on local", 7, ["no session of target 'local' is open"]),
+        ("hosts ssh-config local", 3, ["so it needs no entry", "fcctl hosts ssh local"]),
+        ("-C /nowhere/here ps", 7, ["/nowhere/here is not a folder", "hint:"]),
         ("results history --benchmark nope", 7, ["no run has a measurement yet", "docs/jobs.md"]),
     ],
 )  # fmt: skip
