@@ -287,7 +287,7 @@ def _audit_json(found: Audit, ended: list[StopResult], still_on: int) -> Mapping
         "machines": [finding_json(finding) for finding in found.findings],
         "leftovers": [orphan_json(orphan) for orphan in found.leftovers],
         "ledger": [account_json(one) for one in found.accounts],
-        "unanswered": [pick(one, "project what why") for one in found.unanswered],
+        "unanswered": [pick(one, "project what why hint") for one in found.unanswered],
         "stopped": [{**pick(e.finding.machine, "name zone"), **pick(e, "stopped why")} for e in ended],
         "summary": {
             "billed": sum(finding.machine.billed for finding in found.findings),
