@@ -250,7 +250,9 @@ def caps_grid(outlook: Outlook) -> Grid:
          *(usd(one) for one in (row.spent, row.standing or None, row.reserved or None, row.free)))
         for row in outlook.caps
     )  # fmt: skip
-    caption = f"days and months in {outlook.budget.timezone} ([budget] timezone); another computer counts by itself"
+    caption = (
+        f"days and months in {outlook.budget.timezone} ([budget] timezone); each computer counts only its own costs"
+    )
     return Grid(header, rows, caption, numbers=tuple(range(1, 6)))
 
 
