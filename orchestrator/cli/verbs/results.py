@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.base.errors import NotFoundError, RegressionFound, UsageError, did_you_mean, plural
+from orchestrator.base.errors import RegressionFound, UsageError, did_you_mean, plural
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli, CliCommand, CliGroup, Parsed
 from orchestrator.cli.failures import show_run
@@ -215,6 +215,7 @@ def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: b
     reliable. Tags are in results/tags.toml; commit this file to git.
     """
     from orchestrator.results.look import give
+    from orchestrator.results.store.names import unknown_tag
 
     with cli.services() as services:
         store = services.store
@@ -228,7 +229,7 @@ def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: b
         elif not runs:
             tags = store.tags()
             if name not in tags:
-                raise NotFoundError(f"unknown tag {name[:60]!r}", hint=did_you_mean(name, tags))
+                raise unknown_tag(name, tags)
             _list(cli, {name: tags[name]})
         else:
             made = give(store, services.clock, name, list(runs), move=move, note=note)
