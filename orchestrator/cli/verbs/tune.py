@@ -255,7 +255,7 @@ def _table_of(adoptions: list[Adoption], searches: dict[str, Search]) -> Adopt:
         names = clean(f"{first} and {', '.join(others)}")
         raise NotFoundError(
             f"the run searched {names}, which have different tables",
-            hint="search each in a run of its own: fcctl tune NAME; then adopt that run",
+            hint="search each in a separate run: fcctl tune NAME; then adopt that run",
         )
     if first not in searches:
         raise NotFoundError(
