@@ -298,8 +298,8 @@ def write_ssh_entry(target: Target) -> Path:
     machine = _pinned(target)
     if machine is None:
         raise ConfigError(
-            f"target '{target.name}' is not a cloud machine: your SSH configuration already has its entry",
-            hint="fcctl hosts ls",
+            f"target '{target.name}' is not a cloud machine, so it needs no entry",
+            hint=f"fcctl hosts ssh {target.name}",
         )
     return write_entry(target.name, {"HostName": machine.endpoint.address, **pinned_values(machine)})
 

@@ -78,7 +78,8 @@ class Cli:
             hint = "cd to a folder that exists, or name the workspace by its whole path: fcctl -C DIR"
             raise NotFoundError("the current folder was deleted", hint=hint) from None
         except RuntimeError:
-            raise NotFoundError(f"{named} is not a folder", cause="no user has that name") from None
+            hint = "correct -C DIR or FCCTL_WORKSPACE"
+            raise NotFoundError(f"{named} is not a folder", cause="no user has that name", hint=hint) from None
 
     def workspace(self) -> Workspace:
         """The workspace, read once per command. Raises NotFoundError without fcctl.toml here or above, ConfigError if

@@ -38,7 +38,7 @@ class Verb(NamedTuple):
 #: A command's function has its name, with underscores.
 VERBS = {
     "init": Verb(".workspace", "Make this folder a workspace: fcctl.toml and a first job."),
-    "doctor": Verb(".checks", "Check this machine, the workspace and a target."),
+    "doctor": Verb(".checks", "Check this computer, the workspace and a target."),
     "preflight": Verb(".checks", "Check the GPU, CUDA and PyTorch of a target."),
     "run": Verb(".run", "Run a job on a target and collect its results."),
     "tune": Verb(".tune", "Search a kernel's configurations on a target."),
@@ -57,7 +57,7 @@ VERBS = {
     "progress": Verb(".workspace", "Show each phase: target, best so far, gap, dollars."),
     "schedule": Verb(".schedule", "Run jobs at set times, each within its budget."),
     "session": Verb(".session", "Keep a machine on for several runs, within a budget."),
-    "emulator": Verb(".watch", "Emulate Compute Engine on this machine."),
+    "emulator": Verb(".watch", "Emulate Compute Engine on this computer."),
     "completion": Verb(".completion", "Print a shell completion script."),
 }
 

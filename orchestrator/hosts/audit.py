@@ -45,6 +45,8 @@ class Unanswered:
     project: str
     what: str
     why: str
+    #: What to type next, if anything helps.
+    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class _ProjectAudit:
         try:
             listed, unasked = self.cloud.machines({})
         except FcctlError as error:
-            self._lacks("all zones", error.one_line)
+            self._lacks("all zones", error.one_line, error.hint)
             return None
         machines = {(m.zone, m.name): m for m in listed if self._is_known(m)}
         lacking = "the cloud's list of all zones lacks this zone; only the machines that targets name were checked"
@@ -173,8 +175,8 @@ class _ProjectAudit:
             self._lacks(zone, text)
         return [machines[key] for key in sorted(machines)]
 
-    def _lacks(self, what: str, why: str) -> None:
-        self._unanswered.append(Unanswered(self._place.project, what, why))
+    def _lacks(self, what: str, why: str, hint: str | None = None) -> None:
+        self._unanswered.append(Unanswered(self._place.project, what, why, hint))
 
     def _is_known(self, machine: Machine) -> bool:
         """Identifies a machine by its labels, its name, or an earlier login: labels and names can be changed."""
@@ -188,7 +190,7 @@ class _ProjectAudit:
         try:
             resources, missing = self.cloud.billable_resources()
         except FcctlError as error:
-            self._lacks("disks, snapshots and addresses", error.one_line)
+            self._lacks("disks, snapshots and addresses", error.one_line, error.hint)
             return [], False
         for what in missing:
             self._lacks(what, "the cloud did not list them")

@@ -79,7 +79,7 @@ def await_requests(services: Services, targets: Iterable[CloudTarget]) -> None:
     until = clock.monotonic() + IN_FLIGHT_S
     for target in targets:
         while clock.monotonic() < until and _may_come(services, target):
-            text = f"waiting whether the cloud received the request to start {target.instance} of an fcctl that ended"
+            text = f"waiting to see whether the cloud received a killed fcctl's request to start {target.instance}"
             services.observer.phase("wake", text)
             clock.sleep(ARRIVAL_POLL_S)
 

@@ -125,7 +125,8 @@ def _cloud_rows(services: Services, name: str, target: CloudTarget | SandboxTarg
         cloud = services.clouds.open(machine_target)
         machines = find_machines(cloud, machine_target)
     except FcctlError as error:
-        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=error.one_line)]
+        note = f"{error.message}: {error.hint}" if error.hint else error.one_line
+        return [Row(name, target.kind, "unknown", usd_per_hour=price, note=note)]
     if not machines:
         note = "does not exist yet; the first run creates it"
         if not machine_target.create:

@@ -137,4 +137,5 @@ def delete_cache(machine: Preparation, workspace: str) -> None:
         raise ConflictError("a run uses the machine", hint="wait until it ends: fcctl ps")
     status, _, errors = machine.run(f'rm -rf "$FCCTL_ROOT"/cache/{shlex.quote(workspace)}', LIMIT_S)
     if status:
-        raise HostUnusable("the cache could not be deleted", cause=clean(errors))
+        hint = "log in to the machine, and delete the rest there: fcctl hosts ssh TARGET"
+        raise HostUnusable("the cache could not be deleted", cause=clean(errors), hint=hint)

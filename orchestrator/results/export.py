@@ -185,7 +185,8 @@ def publish(run: Path, into: Path) -> list[Path]:
             shutil.copyfile(path, temporary)
             temporary.replace(copy)
     except OSError as error:
-        raise ConflictError(f"the artifacts cannot be published in {into}", cause=str(error)) from error
+        hint = "name another folder: --publish DIR"
+        raise ConflictError(f"the artifacts cannot be published in {into}", cause=str(error), hint=hint) from error
     return [copy for _, copy in pairs]
 
 

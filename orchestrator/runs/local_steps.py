@@ -188,4 +188,5 @@ def _outcome(session: HostSession, run_id: str) -> wire.Outcome:
     try:
         return outcome_type().validate_json(data)
     except ValidationError as e:
-        raise HostFault("the outcome file of the steps on this computer is invalid", cause=str(e)[:300]) from e
+        message = "the outcome file of the steps on this computer is invalid"
+        raise HostFault(message, cause=str(e)[:300], hint="run the command again") from e

@@ -72,7 +72,7 @@ def start(services: Services, saved: SavedSession, *, restart: bool = False) -> 
                     hint="start another session",
                 )
         except BaseException as error:
-            services.observer.note(f"{target.instance} cannot be used; fcctl stops it again")
+            services.observer.note(f"{target.instance} could not be used; fcctl makes sure that it is off")
             _release(services, saved, target, session, "failed", getattr(error, "message", None) or "interrupted")
             raise
     finally:

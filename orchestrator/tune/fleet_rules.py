@@ -41,7 +41,10 @@ def machines(target: Target, count: int) -> list[Target]:
         )
     last = f"-{count}"
     if len(target.name) + len(last) > 24 or len(target.instance) + len(last) > 63:
-        raise UsageError(f"--hosts {count}: the name of {target.name} or of its instance is too long to add a number")
+        raise UsageError(
+            f"--hosts {count}: the name of {target.name} or of its instance is too long to add a number",
+            hint=f"shorten the name in [targets.{target.name}], or its `instance`",
+        )
     more = [
         target.model_copy(update={"name": f"{target.name}-{n}", "instance": f"{target.instance}-{n}"})
         for n in range(2, count + 1)
@@ -74,7 +77,10 @@ def further(targets: Mapping[str, Target], name: str) -> Iterator[CloudTarget]:
 def check_apart(hosts: Sequence[Target]) -> None:
     """Raises UsageError if two of them are the same machine, one is this computer, or there are too many."""
     if len(hosts) > MOST_HOSTS:
-        raise UsageError(f"a search uses at most {MOST_HOSTS} machines; you gave {len(hosts)}")
+        raise UsageError(
+            f"a search uses at most {MOST_HOSTS} machines; you gave {len(hosts)}",
+            hint="remove some of the --on options",
+        )
     seen: dict[str, str] = {}
     for host in hosts:
         if isinstance(host, LocalTarget):
@@ -127,7 +133,9 @@ class Scheduler:
         except (ValueError, KeyError, TypeError, AttributeError):
             sound = False
         if not sound:
-            raise HostFault(f"the scheduler's address from {name} is invalid")
+            raise HostFault(
+                f"the scheduler's address from {name} is invalid", hint=f"check it: fcctl doctor --on {name}"
+            )
         if not isinstance(tls, dict):
             raise HostFault(
                 f"{name} has no key for its search, so any user of the other machines could run commands on it",

@@ -127,9 +127,14 @@ class Loaded:
         """One value, or a table of them. Raises NotFoundError: there is no such key; names the nearest."""
         node: Any = self.config.model_dump(mode="json")
         node["notify"] = {name: _shown(("notify", name), value) for name, value in node["notify"].items()}
-        for part in key.split("."):
+        parts = key.split(".")
+        for i, part in enumerate(parts):
             if not isinstance(node, dict) or part not in node:
-                raise NotFoundError(f"unknown configuration key '{key}'", hint=did_you_mean(key, self.values()))
+                known = node if isinstance(node, dict) else {}
+                near = nearest(part, known)
+                meant = ".".join([*parts[:i], near, *parts[i + 1 :]]) if near else ""
+                hint = f"did you mean '{meant}'?" if near else did_you_mean(part, known)
+                raise NotFoundError(f"unknown configuration key '{key}'", hint=hint)
             node = node[part]
         return node
 

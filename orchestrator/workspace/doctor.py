@@ -26,17 +26,17 @@ _PROBE_TIMEOUT_S = 10.0
 
 def check_programs(*, runs_here: bool) -> Iterator[Finding]:
     """What this machine needs. ``runs_here``: runs are to go to ``local``, which makes tmux a must."""
-    yield Finding("this machine", "python", "ok", f"Python {platform.python_version()}")
+    yield Finding("this computer", "python", "ok", f"Python {platform.python_version()}")
     for name, option, missing, why in _PROGRAMS:
         path = shutil.which(name)
         text = _output([path, option]) if path else None
         if text is None:
             status: Status = "fail" if name == "tmux" and runs_here else missing
             message = f"{path} cannot be started" if path else f"{name} is not installed: {why}"
-            yield Finding("this machine", name, status, message, install_command(name))
+            yield Finding("this computer", name, status, message, install_command(name))
         else:
             first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-            yield Finding("this machine", name, "ok", _rsync(path, text) if name == "rsync" else first)
+            yield Finding("this computer", name, "ok", _rsync(path, text) if name == "rsync" else first)
 
 
 #: What fcctl calls on this computer, how it says its version, and what it is without one.

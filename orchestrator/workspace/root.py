@@ -25,7 +25,7 @@ def find_root(start: Path) -> Path:
     there is none; ConfigError: a folder of that name is in ``start``."""
     start = spelled(start.absolute())
     if not start.is_dir():
-        raise NotFoundError(f"{start} is not a folder")
+        raise NotFoundError(f"{start} is not a folder", hint="correct -C DIR or FCCTL_WORKSPACE")
     if (root := next(roots(start), None)) is not None:
         return root
     if (start / FILE_NAME).is_dir():

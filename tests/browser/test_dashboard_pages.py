@@ -41,6 +41,10 @@ def overflow(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
+#: Lines of each note beside the picture of a trend.
+NOTE_LINES = "[...document.querySelectorAll('td:has(.spark) small')].map(note => note.getClientRects().length)"
+
+
 def drawn(page: Any) -> None:
     """Wait for the parts that come later."""
     for part in page.locator(".part").all():
@@ -89,6 +93,7 @@ def test_every_page_is_whole_and_accessible_at_both_widths(screens: tuple[tab, t
         drawn(one)
         assert overflow(one) <= 0, "the page scrolls sideways"
         assert one.evaluate("shifts") == [], "what comes later moves nothing that is read already"
+        assert set(one.evaluate(NOTE_LINES)) <= {1}, "a trend's note is not broken into two lines"
         assert one.evaluate("getComputedStyle(document.body).fontFamily.length") > 0
     light, dark = (one.evaluate("getComputedStyle(document.body).backgroundColor") for one in pages)
     assert light == "rgb(255, 255, 255)"

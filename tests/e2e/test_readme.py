@@ -129,12 +129,20 @@ def test_the_configuration_and_the_job_are_valid(tmp_path: Path) -> None:
 
 
 def test_the_cloud_s_configuration_is_valid_and_its_price_is_known(tmp_path: Path, typed: dict[str, str]) -> None:
-    shutil.copytree(REPOSITORY / "jobs", tmp_path / "jobs")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/first.yaml").write_text(blocks("yaml")[0])
     (tmp_path / "fcctl.toml").write_text('[project]\nname = "x"\n' + block("toml", 'kind = "gcp"'))
     (line,) = [line for line in commands(block("console", "hosts audit")) if "cost plan" in line]
     done = subprocess.run(line.split(), cwd=tmp_path, env=typed, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "$" in done.stdout
+
+
+def test_the_targets_and_jobs_that_are_named_are_those_of_its_files() -> None:
+    targets = {*re.findall(r"^\[targets\.(\S+)\]", README, re.MULTILINE), "sandbox"}
+    assert set(re.findall(r"--on (\S+?)`? ", README)) <= targets
+    outside = README.partition("## Your own kernels")[2]
+    assert set(re.findall(r"fcctl (?:run|cost plan) (\S+)", outside)) == {"first"}
 
 
 @pytest.mark.full

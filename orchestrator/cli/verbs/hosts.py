@@ -57,7 +57,12 @@ def ls(cli: Cli, cloud: bool, offline: bool) -> None:
 
 @hosts.command()
 @click.argument("target", required=False)
-@click.option("--minutes", type=Finite(min=1), help="How long the machine may stay on; then the cloud stops it.  [60]")
+@click.option(
+    "--minutes",
+    type=Finite(min=1),
+    metavar="N",
+    help="How long the machine may stay on; then the cloud stops it.  [60]",
+)
 @accepting_prices
 def up(cli: Cli, target: str | None, minutes: float | None, accepted: AcceptedPrices) -> None:
     """Start TARGET's machine, or create it, and print how to log in. The cloud stops it after --minutes.
@@ -172,7 +177,7 @@ def audit(cli: Cli, names: tuple[str, ...], stopping: bool, others: bool) -> int
 
 
 @hosts.command()
-@click.option("--on", "target", help="Instead, delete this workspace's $FCCTL_CACHE on that machine.")
+@click.option("--on", "target", metavar="TARGET", help="Instead, delete this workspace's $FCCTL_CACHE on that machine.")
 def prune(cli: Cli, target: str | None) -> int:
     """Delete the snapshots that remain after a rebuild in another zone (`on_stockout = "rebuild"`). Asks first.
 
@@ -282,7 +287,7 @@ def _audit_json(found: Audit, ended: list[StopResult], still_on: int) -> Mapping
         "machines": [finding_json(finding) for finding in found.findings],
         "leftovers": [orphan_json(orphan) for orphan in found.leftovers],
         "ledger": [account_json(one) for one in found.accounts],
-        "unanswered": [pick(one, "project what why") for one in found.unanswered],
+        "unanswered": [pick(one, "project what why hint") for one in found.unanswered],
         "stopped": [{**pick(e.finding.machine, "name zone"), **pick(e, "stopped why")} for e in ended],
         "summary": {
             "billed": sum(finding.machine.billed for finding in found.findings),

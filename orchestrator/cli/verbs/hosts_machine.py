@@ -137,7 +137,9 @@ def _conclude(cli: Cli, name: str, done: list[StepOutcome], *, dry_run: bool) ->
 
 
 @click.command("exec", cls=CliCommand, context_settings={"ignore_unknown_options": True})
-@click.option("--on", "targets", multiple=True, required=True, help="A target; repeat for several targets.")
+@click.option(
+    "--on", "targets", multiple=True, required=True, metavar="TARGET", help="A target; repeat for several targets."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(cli: Cli, targets: tuple[str, ...], command: tuple[str, ...]) -> int:
     """Run COMMAND on several machines at once, and print each one's output as it comes, and its exit code.

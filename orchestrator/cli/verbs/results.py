@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.base.errors import NotFoundError, RegressionFound, UsageError, did_you_mean, plural
+from orchestrator.base.errors import RegressionFound, UsageError, did_you_mean, plural
 from orchestrator.base.sanitize import clean
 from orchestrator.cli.context import Cli, CliCommand, CliGroup, Parsed
 from orchestrator.cli.failures import show_run
@@ -168,11 +168,11 @@ class Comparing:
 
 @click.command(cls=CliCommand)
 @click.option("--benchmark", metavar="NAME", help="Benchmark to show (default: list all names).")
-@click.option("--variant", help="Only this variant of the kernel.")
-@click.option("--mode", help="Only times of this mode: hot, cold, eager, ...")
-@click.option("--gpu", help="Only on this GPU, by its full name.")
-@click.option("--job", help="Only runs of this job.")
-@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True,
+@click.option("--variant", metavar="NAME", help="Only this variant of the kernel.")
+@click.option("--mode", metavar="MODE", help="Only times of this mode: hot, cold, eager, ...")
+@click.option("--gpu", metavar="NAME", help="Only on this GPU, by its full name.")
+@click.option("--job", metavar="JOB", help="Only runs of this job.")
+@click.option("-n", "--limit", metavar="N", type=click.IntRange(1, 100_000), default=1000, show_default=True,
               help="At most this many times, newest first.")  # fmt: skip
 def history(
     cli: Cli, benchmark: str | None, variant: str | None, mode: str | None, gpu: str | None, job: str | None, limit: int
@@ -215,6 +215,7 @@ def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: b
     reliable. Tags are in results/tags.toml; commit this file to git.
     """
     from orchestrator.results.look import give
+    from orchestrator.results.store.names import unknown_tag
 
     with cli.services() as services:
         store = services.store
@@ -228,7 +229,7 @@ def tag(cli: Cli, name: str | None, runs: tuple[str, ...], move: bool, delete: b
         elif not runs:
             tags = store.tags()
             if name not in tags:
-                raise NotFoundError(f"unknown tag {name[:60]!r}", hint=did_you_mean(name, tags))
+                raise unknown_tag(name, tags)
             _list(cli, {name: tags[name]})
         else:
             made = give(store, services.clock, name, list(runs), move=move, note=note)
@@ -262,11 +263,21 @@ for _verb in (compare, history, report, tag, export, take_in, prune):
 
 
 @results.command()
-@click.option("--job", help="Only runs of this job.")
-@click.option("--target", help="Only runs on this target.")
-@click.option("--status", help="Only runs with this status: passed, failed, incomplete, cancelled, lost, error, ...")
+@click.option("--job", metavar="JOB", help="Only runs of this job.")
+@click.option("--target", metavar="TARGET", help="Only runs on this target.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="At most this many runs; 0: all."
+    "--status",
+    metavar="STATUS",
+    help="Only runs with this status: passed, failed, incomplete, cancelled, lost, error, ...",
+)
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="At most this many runs; 0: all.",
 )
 def ls(cli: Cli, job: str | None, target: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""

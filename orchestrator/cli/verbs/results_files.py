@@ -62,7 +62,9 @@ def written(path: Path, *, parents: bool = False) -> Iterator[IO[bytes]]:
 
 @click.command(cls=CliCommand)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("-o", "--output", type=click.Path(allow_dash=True), default="-", help="Write to this file.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(allow_dash=True), default="-", help="Write to this file."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS),
               help="Output format (default: from the file's ending, otherwise json).")  # fmt: skip
 def export(cli: Cli, runs: tuple[str, ...], output: str, form: str | None) -> None:
@@ -194,11 +196,16 @@ def size(text: str) -> int:
 @click.option("--max-size", type=Parsed(size), metavar="SIZE",
               help="Oldest runs first, until the remaining runs take no more than SIZE, such as 10GB.")  # fmt: skip
 @click.option(
-    "--keep-last", type=click.IntRange(min=0), default=1, show_default=True, help="Keep this many newest runs."
+    "--keep-last",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Keep this many newest runs.",
 )
-@click.option("--keep-best", type=click.IntRange(min=0), default=1, show_default=True,
+@click.option("--keep-best", metavar="N", type=click.IntRange(min=0), default=1, show_default=True,
               help="Keep the runs with this many best times of each benchmark.")  # fmt: skip
-@click.option("--job", help="Only runs of this job.")
+@click.option("--job", metavar="JOB", help="Only runs of this job.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be deleted; delete nothing.")
 def prune(
     cli: Cli, older_than: float | None, max_size: int | None, keep_last: int, keep_best: int, job: str | None,

@@ -10,6 +10,7 @@ import click
 
 from fcctl_remote.base.durations import seconds
 from orchestrator.app import opened
+from orchestrator.base.errors import UsageError
 from orchestrator.cli.context import Cli, CliCommand, Parsed
 from orchestrator.cli.failures import report_run
 from orchestrator.cli.launching import (
@@ -85,7 +86,7 @@ def run(
     if timeout is not None:
         raise click.UsageError("--timeout needs --resume; for a new run, set the step's timeout in the job file")
     if job is None:
-        raise click.UsageError("Missing argument 'JOB'.")
+        raise UsageError("missing argument 'JOB'", hint="to list the jobs: fcctl jobs ls")
     if how.detach and (against or repeat > 1 or how.publish):
         option = "--compare" if against else "--repeat" if repeat > 1 else "--publish"
         raise click.UsageError(f"{option} cannot be used with --detach: it needs the results of the run")

@@ -69,7 +69,7 @@ def ps(cli: Cli, offline: bool) -> None:
 @click.command(cls=CliCommand)
 @click.argument("run", default="last")
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the run ends.")
-@click.option("--step", help="Only this step.")
+@click.option("--step", metavar="STEP", help="Only this step.")
 def logs(cli: Cli, run: str, follow: bool, step: str | None) -> None:
     """Print the logs of RUN's steps: an id, the first or last characters of one, or `last`.
 

@@ -84,7 +84,15 @@ def rm(cli: Cli, name: str) -> None:
 
 @schedule.command()
 @click.option("--firings", is_flag=True, help="Show each firing and its outcome, newest first.")
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of firings to show.")
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Number of firings to show.",
+)
 def ls(cli: Cli, firings: bool, limit: int) -> None:
     """List the schedules, their next times in this computer's time, and the outcome of their last firings."""
     from orchestrator.schedules import os_scheduler
@@ -200,7 +208,7 @@ def _serve_once(cli: Cli, before: str) -> str:
 
 @schedule.command(hidden=True)
 @click.argument("name")
-@click.option("--due", type=float, required=True, help="The time it was due, epoch seconds.")
+@click.option("--due", type=float, required=True, metavar="SECONDS", help="The time it was due, epoch seconds.")
 def fire(cli: Cli, name: str, due: float) -> None:
     """Carry out one firing, from its start to its record. `fcctl schedule tick` calls this."""
     app.fire(cli, name, due)

@@ -207,8 +207,13 @@ def _named(found: list[OpenSession], name: str | None, target: str | None) -> st
     candidates = [s.saved for s in found if target in (None, s.saved.target.name)]
     ids = [saved.session_id for saved in candidates if name is None or name in saved.session_id]
     if not ids:
-        hint = did_you_mean(name, [s.session_id for s in candidates]) if name else "fcctl session status"
-        raise NotFoundError("no open session has this name", hint=hint)
+        hint = (
+            did_you_mean(name, [s.session_id for s in candidates]) if name else "to see what is on: fcctl hosts audit"
+        )
+        of_target = f" of target '{target}'" if target else ""
+        raise NotFoundError(
+            f"no open session '{name}'{of_target}" if name else f"no session{of_target} is open", hint=hint
+        )
     _only(ids)
     return ids[0]
 

@@ -253,7 +253,10 @@ def _table_of(adoptions: list[Adoption], searches: dict[str, Search]) -> Adopt:
     (first, *others) = dict.fromkeys(one.search for one in adoptions)
     if others:
         names = clean(f"{first} and {', '.join(others)}")
-        raise NotFoundError(f"the run searched {names}, which have different tables")
+        raise NotFoundError(
+            f"the run searched {names}, which have different tables",
+            hint="search each in a separate run: fcctl tune NAME; then adopt that run",
+        )
     if first not in searches:
         raise NotFoundError(
             f"tune/{clean(first, 40)}.yaml no longer exists", hint="restore it: its `adopt` key names the table"

@@ -52,7 +52,9 @@ def top(cli: Cli, interval: float, once: bool) -> None:
 
 
 @click.command(cls=CliCommand)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one.")
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one."
+)
 @click.option("--no-open", is_flag=True, help="Print the link; do not open a browser.")
 @click.option("--example", is_flag=True, help="Show the published runs of an H100 and an H200; needs no workspace.")
 def ui(cli: Cli, port: int, no_open: bool, example: bool) -> None:
@@ -119,11 +121,21 @@ Ctrl-C stops it and every instance."""
 
 
 @click.command(cls=CliCommand)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one.")
 @click.option(
-    "--state", type=click.Path(path_type=Path, file_okay=False), help="Folder in which to store the instances."
+    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 chooses a free one."
 )
-@click.option("--faults", type=click.Path(path_type=Path), help="YAML file with the faults and latencies to emulate.")
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder in which to store the instances.",
+)
+@click.option(
+    "--faults",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="YAML file with the faults and latencies to emulate.",
+)
 @click.option("--for", "seconds", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this time.")
 @click.option(
     "--idle", type=click.FloatRange(0), metavar="MINUTES", help="Stop when no instance has run for this time."
@@ -132,7 +144,7 @@ Ctrl-C stops it and every instance."""
 def emulator(
     cli: Cli, port: int, state: Path | None, faults: Path | None, seconds: float | None, idle: float | None, stop: bool,
 ) -> None:  # fmt: skip
-    """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this machine.
+    """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this computer.
 
     Prints the URL that clients use as their API endpoint. It needs no account and costs nothing. Without --state, all
     data is deleted when it stops. docs/emulator.md lists what it supports, and how to script faults.

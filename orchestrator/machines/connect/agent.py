@@ -200,7 +200,7 @@ class AgentSession:
         return answer
 
     def close(self) -> None:
-        self._broken = self._broken or LinkLost("the session is closed")
+        self._broken = self._broken or LinkLost("the connection was closed", hint="run the command again")
         self._process.close()
         self._transport.close()
 
@@ -227,7 +227,7 @@ class AgentSession:
     def _start(self, method: str, params: dict[str, Any], blob: bytes | None) -> int:
         self._usable()
         # Interrupted in the middle of a frame, the stream is no longer usable.
-        interrupted = LinkLost("the connection was interrupted", hint="open a new connection")
+        interrupted = LinkLost("the connection was interrupted", hint="run the command again")
         with self._fatal(lambda: self._break(interrupted)):
             return self._write(method, params, blob)
 

@@ -60,7 +60,8 @@ def shell_path(path: str, key: str = "root") -> str:
     in_home = path == "~" or path.startswith("~/")
     text = path[1:] if in_home else path
     if any(c in text for c in "\n\r\0"):
-        raise HostUnusable(f"`{key}` cannot be {text!r}", cause="it contains a control character")
+        hint = f"correct `{key}` in the target"
+        raise HostUnusable(f"`{key}` cannot be {text!r}", cause="it contains a control character", hint=hint)
     return ('"$HOME"' if in_home else "") + shlex.quote(text)
 
 
@@ -144,7 +145,9 @@ def upload_runner(transport: Transport, runner: RunnerArchive, *, root: str, tim
         done = run_to_end(transport, script, data, 0, timeout_s)
     except TimeoutError:
         raise LinkLost(
-            "the machine sent nothing more", cause=f"no byte was sent or received for {timeout_s:g} s"
+            "the machine sent nothing more",
+            cause=f"no byte was sent or received for {timeout_s:g} s",
+            hint="run the command again",
         ) from None
     if done.status is None:
         raise LinkLost("the connection broke during the upload of the host program", hint="run the command again")

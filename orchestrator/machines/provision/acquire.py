@@ -156,7 +156,7 @@ class _Acquisition:
             differs = f"{duration_text(abs(ahead) // 60 * 60)} {'behind' if ahead > 0 else 'ahead of'} the cloud's"
             raise ConfigError(
                 f"this computer's clock is {differs}: fcctl starts no machine",
-                cause="by a wrong clock the caps of a day and a month would count from another day",
+                cause="with a wrong clock, the caps of the day and the month would start on another day",
                 hint=f"set this computer's clock: {clock_command()}; then run the command again",
             )
 

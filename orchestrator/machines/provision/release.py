@@ -245,7 +245,7 @@ class _Release:
         while abs(self._clock.now() - asked) < IN_FLIGHT_S and self._clock.monotonic() < until:
             if any(one.request_id == request.request_id for one in self._history(request.zone)):
                 return
-            self._show(f"waiting whether the cloud received the request to start {self._target.instance}")
+            self._show(f"waiting to see whether the cloud received the request to start {self._target.instance}")
             self._clock.sleep(ARRIVAL_POLL_S)
 
     def _stop(self, machine: Machine) -> Released:

@@ -99,7 +99,8 @@ class Api:
             token = page.next_page_token
             if not token:
                 return
-        raise CloudError(f"the list of {what} is too long", cause=f"it has more than {MAX_PAGES} pages")
+        hint = "delete what you do not use in the cloud's web console"
+        raise CloudError(f"the list of {what} is too long", cause=f"it has more than {MAX_PAGES} pages", hint=hint)
 
     def _error(self, answer: Answer, message: str) -> FcctlError:
         """For a refusal of something that is never refused when all is well."""

@@ -196,7 +196,10 @@ class GcpCloud:
     def snapshot(self, machine: Machine, name: str, request_id: str) -> Operation:
         boot = next((disk for disk in machine.disks if disk.boot), None)
         if boot is None:
-            raise NotFoundError(f"{machine.name} has no boot disk, so fcctl cannot make a snapshot")
+            raise NotFoundError(
+                f"{machine.name} has no boot disk, so fcctl cannot make a snapshot",
+                hint='set on_stockout = "wait" in the target',
+            )
         labels = {**machine.labels, SNAPSHOT_LABEL: "yes"}
         return self._change(
             "createSnapshot", machine.zone, boot.name, request_id, service="Disks", disk=boot.name,

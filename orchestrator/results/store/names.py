@@ -179,10 +179,16 @@ def with_tag(tags: Mapping[str, Tag], tag: Tag, *, move: bool) -> dict[str, Tag]
     return {**tags, tag.name: tag}
 
 
+def unknown_tag(name: str, tags: Mapping[str, Tag]) -> NotFoundError:
+    """The error of a name that no tag has."""
+    hint = did_you_mean(name, tags) if tags else "no tags yet; to tag a run: fcctl results tag NAME RUN"
+    return NotFoundError(f"unknown tag {name[:60]!r}", hint=hint)
+
+
 def without_tag(tags: Mapping[str, Tag], name: str) -> dict[str, Tag]:
     """The tags but one. Raises NotFoundError: there is none of that name."""
     if name not in tags:
-        raise NotFoundError(f"unknown tag {name[:60]!r}", hint=did_you_mean(name, tags))
+        raise unknown_tag(name, tags)
     return {key: tag for key, tag in tags.items() if key != name}
 
 

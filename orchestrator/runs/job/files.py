@@ -105,7 +105,7 @@ class JobFiles:
         """Reads the built-in job, even if the workspace has one of that name. Raises NotFoundError."""
         path = self._built_in(name)
         if path is None:
-            raise NotFoundError(f"no built-in job named '{name}'")
+            raise NotFoundError(f"no built-in job named '{name}'", hint="fcctl jobs ls")
         return jobs.resolve(name, lambda _: self.read(path, name))
 
     def check(self, path: Path) -> list[Problem]:

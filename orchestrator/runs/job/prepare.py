@@ -73,28 +73,41 @@ def _printed(name: str, command: str) -> str:
         done = subprocess.run(
             ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False
         )
-    except (subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        raise ConfigError(f"the command of the secret {name} prints no value", cause=type(error).__name__) from None
+    except subprocess.TimeoutExpired:
+        cause = f"it took longer than {COMMAND_LIMIT_S:.0f} s"
+        raise ConfigError(f"the command of the secret {name} did not end", cause=cause, hint=_try(command)) from None
+    except UnicodeDecodeError:
+        message = f"the command of the secret {name} printed no UTF-8 text"
+        raise ConfigError(message, hint=_try(command)) from None
     if done.returncode:
         raise ConfigError(
-            f"the command of the secret {name} failed with exit code {done.returncode}", hint=f"to try it: {command}"
+            f"the command of the secret {name} failed with exit code {done.returncode}", hint=_try(command)
         )
     return done.stdout.rstrip("\n")
+
+
+def _try(command: str) -> str:
+    return f"to try it: {command}"
 
 
 def _from_keyring(name: str, place: str) -> str:
     try:
         import keyring
     except ImportError:
+        from orchestrator.base.installation import to_install
+
         raise ConfigError(
             f"the secret {name} is in the system's keyring, but the Python package keyring is not installed",
-            hint="pip install 'fcctl[keyring]'",
+            hint=to_install("keyring"),
         ) from None
     service, _, user = place.partition("/")
     try:
         return keyring.get_password(service, user or name) or ""
     except keyring.errors.KeyringError as error:
-        raise ConfigError(f"cannot read the secret {name} from the system's keyring", cause=str(error)) from None
+        hint = "unlock the keyring, or use `command` in its [secrets] table"
+        raise ConfigError(
+            f"cannot read the secret {name} from the system's keyring", cause=str(error), hint=hint
+        ) from None
 
 
 def looking_secret(environments: Sequence[Mapping[str, str]]) -> Iterator[str]:

@@ -108,7 +108,8 @@ class Children:
                 if not answer:
                     await _ended(worker)
             if not answer:
-                raise FcctlError(f"the drawing process ended with exit code {worker.returncode}")
+                message = f"the process that draws this page ended with exit code {worker.returncode}"
+                raise FcctlError(message, hint="load the page again; if this repeats, restart fcctl ui")
             self._idle.append(worker)
             asyncio.get_running_loop().call_later(IDLE_S, self._retire, worker)
         told = json.loads(answer)

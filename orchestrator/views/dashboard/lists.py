@@ -254,7 +254,8 @@ def _failures(site: DashboardContext, rows: list[RunRow], now: float) -> Iterato
         what = Cell(f"step {step}: {why}" if step else why, hint and f"hint: {hint}")
         lines.append((run_link(row), Cell(row.status, kind="status"), f"{age(row.created, now)} ago", what))
     if lines:
-        yield Grid(("run", "status", "when", "message"), tuple(lines), "Jobs whose newest run on a target did not pass")
+        header, caption = ("run", "status", "when", "message"), "Jobs whose newest run on a target did not pass"
+        yield Grid(header, tuple(lines), caption, numbers=(2,))
 
 
 def outlook_of(site: DashboardContext) -> Outlook:

@@ -166,7 +166,7 @@ def place(target: Target) -> str:
         return f"{user}{target.host}" + (f":{target.port}" if target.port else "")
     if isinstance(target, CloudTarget):
         return f"{target.instance} in {', '.join(target.zones)} of {target.project}"
-    return "this machine" if target.kind == "local" else "an emulated cloud on this machine"
+    return "this computer" if target.kind == "local" else "an emulated cloud on this computer"
 
 
 # ------------------------------------------------------------------------------------------------ schedules

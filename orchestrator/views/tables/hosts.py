@@ -137,6 +137,7 @@ def print_audit(audit: Audit, console: Console, now: float) -> None:
     print_accounts(audit.accounts, console, now)
     lines = [(f"{project} is emulated on this computer: no cost", "dim") for project in audit.emulated]
     lines += [(f"no answer: {one.what} of {one.project}: {one.why}", "red") for one in audit.unanswered]
+    lines += [(f"  hint: {hint}", "dim") for hint in dict.fromkeys(one.hint for one in audit.unanswered) if hint]
     show(console, *((clean(line, 400), style) for line, style in lines))
 
 

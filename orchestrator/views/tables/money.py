@@ -162,7 +162,8 @@ def _remarks(plan: CostPlan) -> Iterator[str]:
         yield f"The cloud stops the machine after {duration(plan.fence_s)}, even if the run or fcctl fails."
         yield f"It costs at most {usd(plan.worst_usd)}: in the most expensive zone, with the late-stop allowance."
         rest = sum(line.worst_s for line in plan.lines) / 3600 * plan.choices[0].rest_usd_per_hour
-        download = f", and {usd(plan.egress_usd)} for downloading as much as earlier runs" if plan.egress_usd else ""
+        shown = plan.egress_usd >= 0.00005  # less is $0.0000
+        download = f", and {usd(plan.egress_usd)} for downloading results as large as earlier ones" if shown else ""
         yield f"Of that, {usd(rest)} is for its disks and its address while the machine runs{download}."
         if plan.builder is not None:
             rate, built = price(plan.builder.choices[0].price.usd), usd(plan.builder.worst_usd)
@@ -249,7 +250,9 @@ def caps_grid(outlook: Outlook) -> Grid:
          *(usd(one) for one in (row.spent, row.standing or None, row.reserved or None, row.free)))
         for row in outlook.caps
     )  # fmt: skip
-    caption = f"days and months in {outlook.budget.timezone} ([budget] timezone); another computer counts by itself"
+    caption = (
+        f"days and months in {outlook.budget.timezone} ([budget] timezone); each computer counts only its own costs"
+    )
     return Grid(header, rows, caption, numbers=tuple(range(1, 6)))
 
 

@@ -149,7 +149,7 @@ def earlier(store: FileStore, run_id: str, job: str, limit: int) -> tuple[RunRow
     place = next((i for i, row in enumerate(rows) if row.run_id == run_id), None)
     listed = store.rows(run_id=run_id) if place is None else rows[place:]
     if not listed:
-        raise RunNotFound(f"no run {run_id}")
+        raise RunNotFound(f"no run {run_id}", hint="see the runs: fcctl results ls")
     this, *others = listed
     before = [row for row in others if (row.gpu or row.target) == (this.gpu or this.target)]
     return this, before, headlines(store, [this, *before])

@@ -53,6 +53,7 @@ def test_a_zone_that_cannot_be_asked_is_named(workspace: CloudWorkspace, cloud: 
     cloud.faults.add(action="instances.aggregatedList", nth="1+", do={"http": {"status": 403, "message": "not you"}})
     said = workspace.type("hosts", "audit", check=6)
     assert f"no answer: all zones of {PROJECT}" in said.out
+    assert "  hint: ask an owner of my-project for" in said.out
     assert "no orphaned machine" not in said.err
 
 

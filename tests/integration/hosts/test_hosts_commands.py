@@ -142,7 +142,7 @@ def test_ls_says_what_it_could_not_learn(workspace: CloudWorkspace, cloud: Emula
     cloud.faults.add(action="*", nth="1+", do={"http": {"status": 403, "reason": "forbidden", "message": "no"}})
     shown = row(workspace)
     assert shown["state"] == "unknown"
-    assert "no" in shown["note"]
+    assert "roles/compute.instanceAdmin.v1" in shown["note"], "what to do about it"
 
 
 def test_ls_tells_who_stopped_it(workspace: CloudWorkspace, cloud: Emulator) -> None:

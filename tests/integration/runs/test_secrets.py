@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from orchestrator.base.installation import to_install
 from tests.support.sshd import LoopbackSshd
 from tests.support.workspace import Workspace
 
@@ -86,7 +87,7 @@ def test_a_secret_of_the_keyring(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "lib/keyring/__init__.py").write_text("raise ModuleNotFoundError(name='keyring')\n")
     without = workspace.start("run", "job", "--on", "box", **more)
     _, err = without.communicate()
-    assert (without.returncode, "pip install 'fcctl[keyring]'" in err) == (3, True), err
+    assert (without.returncode, f"hint:  {to_install('keyring')}\n" in err) == (3, True), err
     (tmp_path / "lib/keyring/__init__.py").write_text(
         "from keyring import errors\n"
         f"def get_password(service, user): return {SECRET!r} if (service, user) == ('hub', 'OF_THE_JOB') else None\n"

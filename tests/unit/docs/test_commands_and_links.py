@@ -63,6 +63,10 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert command_lines("`fcctl ps`\n\n    fcctl run a   # b\n") == ["fcctl run a", "fcctl ps"]
 
 
+def test_values_of_options_have_a_name() -> None:
+    assert re.findall(r"`-.*\b(?:INTEGER|FLOAT|RANGE|PATH|DIRECTORY)\b", (ROOT / "docs/cli.md").read_text()) == []
+
+
 def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)

@@ -77,6 +77,12 @@ def test_checks_run_by_hand_on_both_systems() -> None:
     assert {"make demo", "make lint", "make test", "make mac-like"} <= {step.get("run") for step in job["steps"]}
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("phase?.yaml")), ids=lambda path: path.stem)
+def test_a_phase_says_how_to_profile_its_own_variant(path: Path) -> None:
+    text = path.read_text()
+    assert set(re.findall(r"fcctl run ncu --set VARIANT=(\w+)", text)) <= {yaml.safe_load(text)["env"]["VARIANT"]}
+
+
 GUIDE = (ROOT / "docs/next-kernel.md").read_text()
 KERNELS = (ROOT / "docs/kernels.md").read_text()
 

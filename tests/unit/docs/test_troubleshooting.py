@@ -24,7 +24,7 @@ def cures(title: str) -> list[tuple[str, str]]:
 
 
 LOGS = cures("A step failed: the last lines")
-EXITS = cures("A step failed without a word")
+EXITS = cures("A step failed without an error message")
 GATES = cures("A gate failed")
 
 

@@ -56,6 +56,14 @@ def test_where_no_run_has_passed_names_the_target() -> None:
     assert "Expected: unknown, no run of this job has passed on local in this workspace." in out.getvalue()
 
 
+@pytest.mark.parametrize(("usd", "shown"), [(0.0, ""), (3e-7, ""), (0.00006, "$0.0001"), (0.2, "$0.20")])
+def test_what_downloads_cost_is_shown_unless_it_is_nothing(usd: float, shown: str) -> None:
+    out = io.StringIO()
+    print_cost_plan(replace(plan(l4()), egress_usd=usd), Console(file=out, width=200), zones=False)
+    assert (f"{shown} for downloading" in out.getvalue()) == bool(shown)
+    assert "$0.0000" not in out.getvalue()
+
+
 def test_the_worst_case_is_that_of_the_run_itself() -> None:
     made = plan(l4())
     saved = SavedPlan.model_validate(

@@ -206,6 +206,10 @@ def test_get_a_value_a_table_or_the_nearest_key() -> None:
     assert loaded.get("budget.per_run_usd") == 2.0
     assert loaded.get("budget.per_day_usd") is None
     assert loaded.get("project")["name"] == "flashcore"
+    for key, hint in (("budget.foo", "known: idle, per_day_usd, "), ("budgt.per_run_usd", "'budget.per_run_usd'?")):
+        with pytest.raises(NotFoundError) as unknown:
+            loaded.get(key)
+        assert hint in (unknown.value.hint or "")
     with pytest.raises(NotFoundError) as caught:
         loaded.get("budget.per_run")
     assert caught.value.hint == "did you mean 'budget.per_run_usd'?"
