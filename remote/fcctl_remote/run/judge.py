@@ -18,7 +18,7 @@ from typing import Any
 from fcctl_remote import gates, wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.base.processes import send
+from fcctl_remote.base.processes import kill_family, send
 from fcctl_remote.base.strict_json import parse_json, to_strict_json
 from fcctl_remote.base.text import one_line
 from fcctl_remote.record import Record, field
@@ -239,6 +239,8 @@ def aside(
     finally:
         os.close(read)
         if answer.stopped or answer.fault:
+            send(pid, signal.SIGSTOP)  # it starts no more programs; each has a session of its own
+            kill_family(ancestor=pid)
             send(pid, signal.SIGKILL, group=True)
             send(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)

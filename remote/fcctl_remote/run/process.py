@@ -39,9 +39,10 @@ class Signals:
         os.set_blocking(self._write, False)
 
     def install(self) -> None:
-        """Install handlers: a step would inherit SIG_IGN. SIGHUP comes when tmux dies, SIGINT from its window."""
+        """Install handlers: a step would inherit SIG_IGN. SIGHUP comes when tmux dies, SIGINT and SIGQUIT from
+        its window."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTTOU):
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
             signal.signal(number, _nothing)
         signal.signal(signal.SIGTERM, self._stop)
 
@@ -67,11 +68,11 @@ def become_subreaper() -> bool:
     """Adopt the orphans of our steps in place of init (Linux), so that no daemon is overlooked."""
     if not IS_LINUX:
         return False
-    import ctypes
-
     try:
+        import ctypes  # a Python that was built without libffi has none
+
         return bool(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return False
 
 

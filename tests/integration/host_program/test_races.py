@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,16 @@ def test_a_cancel_of_a_run_that_never_starts_does_not_wait(host: Host, agent: Ag
     assert (outcome.status, outcome.message) == ("cancelled", "cancelled before its start")
     host.program("supervise", run_id)
     assert not (host.run_dir(run_id) / "ran").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGSTOP])
+def test_no_key_in_the_supervisors_window_ends_a_run(host: Host, agent: Agent, number: int) -> None:
+    """Ctrl-C, Ctrl-\\, its end; and tmux continues what was stopped."""
+    run_id = agent.started(step("a", "sleep 300"))
+    os.kill(host.supervisor(run_id), number)
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 0})
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.message) == ("cancelled", "enough")
 
 
 def test_one_damaged_run_does_not_hide_the_others(host: Host, agent: Agent) -> None:
