@@ -237,8 +237,18 @@ def delete_old_runs(services: Services, link: ReconnectingHost, keep: int = KEPT
         for run_id in ended[keep:]:
             # The host has nothing of it that is not here too.
             if services.store.is_complete(run_id) and not services.store.get(run_id).omitted:
-                link.session().forget(run_id)
-                count += 1
+                count += _forgotten(link.session(), run_id)
     except HostError as e:
         services.observer.note(f"could not delete old runs on {link.target.name}: {e.message}")
     return count
+
+
+def _forgotten(session: HostSession, run_id: str) -> bool:
+    """Deletes a run there; False: the host needs it yet, as when a later run works in its folder."""
+    try:
+        session.forget(run_id)
+    except HostFault as e:
+        if e.fault != "conflict":
+            raise
+        return False
+    return True

@@ -9,6 +9,8 @@ from fcctl_remote.base import files
 
 RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{6}")
 STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: How the folder of a run is called while it is deleted.
+FORGOTTEN = ".forget-"
 WORKSPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 

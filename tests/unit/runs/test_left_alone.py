@@ -221,3 +221,20 @@ def test_what_goes_on_within_a_budget_takes_the_machine_that_was_just_woken_for_
     )
     RunLease.acquire_for_steps(lease)
     assert [wish.need_s for wish in wishes] == [needs_s]
+
+
+@pytest.mark.parametrize(("found", "asked"), [([], ["status", "forget"]), (["a run"], ["status"])])
+def test_a_submission_that_arrives_after_its_run_was_closed_starts_nothing(found: list[str], asked: list[str]) -> None:
+    """Without its snapshot the host refuses it. The killed controller's last bytes may be on their way yet."""
+    calls: list[str] = []
+    session = SimpleNamespace(
+        status=lambda _: calls.append("status") or found, forget=lambda _: calls.append("forget")
+    )  # fmt: skip
+    act: Any = SimpleNamespace(
+        run_id=RUN, link=SimpleNamespace(ask=lambda ask: ask(session)), log=lambda *_, **__: calls.append("line"),
+        services=SimpleNamespace(observer=SimpleNamespace(phase=lambda *_: None)),
+        saved=SimpleNamespace(target=SimpleNamespace(name="l4")),
+    )  # fmt: skip
+    act.ask = lambda: RunActions.ask(act)
+    RunActions._ask(act)
+    assert calls == [*asked, "line"]

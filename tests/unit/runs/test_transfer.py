@@ -181,6 +181,19 @@ def test_old_runs_that_are_whole_here_are_deleted_there() -> None:
     assert deleted == ["r3", "r0"]
 
 
+def test_a_run_that_the_host_needs_yet_keeps_no_other_one_there() -> None:
+    link, services, deleted, notes = host_with(*((f"r{n}", "passed") for n in range(4, 7)))
+    session = link.session()
+
+    def forget(run_id: str) -> None:
+        if run_id == "r5":
+            raise HostFault("run r7 works in its folder", fault="conflict")
+        deleted.append(run_id)
+
+    session.forget = forget
+    assert (delete_old_runs(services, link, 0), deleted, notes) == (2, ["r6", "r4"], [])
+
+
 def test_the_newest_ten_stay_on_a_host_with_room() -> None:
     link, services, deleted, _ = host_with(*((f"r{n:02}", "failed") for n in range(KEPT_ON_HOST + 1)))
     assert (delete_old_runs(services, link), deleted, KEPT_ON_HOST) == (1, ["r00"], 10)
