@@ -143,8 +143,8 @@ class Calls:
         if not lost.write_lost_outcome(run):
             grace = params.get("grace_s", 10.0)
             request = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
-            if not files.is_plain(run.cancel):
-                files.write_atomic(run.cancel, files.to_json(request))
+            earlier = files.read_object(run.cancel) or {}  # what it said stays, but for the grace
+            files.write_atomic(run.cancel, files.to_json({**request, **earlier, "grace_s": grace}))
             pid = runs.supervisor_pid(run)
             if pid is None:
                 lost.settle_unstarted(run, cancelled=status)

@@ -148,7 +148,7 @@ class StepRun:
         except files.DiskFull:
             control.progress.beat()  # the step fills the disk; its ending is written from the reserve
         control.gpu_idle.begin(spec.id)
-        ended = process.wait(control.stop, control.idle, lambda: control.grace_s)
+        ended = process.wait(control.stop, control.idle, control.grace)
         control.gpu_idle.end()
         self._end_container(ended)
         control.progress.state.session = None

@@ -93,6 +93,11 @@ class RunControl:
         with contextlib.suppress(files.DiskFull):
             self.events.append("cancel_requested", {"reason": self.message or ""}, spare_reserve=True)
 
+    def grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL; a later cancel may shorten them."""
+        given = (files.read_object(self.run.cancel) or {}).get("grace_s")
+        return min(self.grace_s, float(given)) if isinstance(given, (int, float)) else self.grace_s
+
     def idle(self) -> None:
         self.progress.beat()
         self.mirror.show_news()

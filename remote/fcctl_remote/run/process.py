@@ -123,7 +123,7 @@ class StepProcess:
         """Wait for the end, the timeout, or a reason from ``stop``; then end the processes that are left.
 
         ``stop`` returns why the step must end now, else None; ``idle`` is called several times a second; ``grace_s``
-        returns the seconds between SIGTERM and SIGKILL.
+        returns the seconds between SIGTERM and SIGKILL, which may become fewer meanwhile.
         """
         deadline = time.monotonic() + self.timeout_s
         how = "exited"
@@ -137,9 +137,9 @@ class StepProcess:
             idle()
         names, immortal = [] if how != "exited" else self._leftover_names(), 0
         if how != "exited":
-            immortal = self._end(grace_s())
+            immortal = self._end(grace_s)
         elif names:
-            immortal = self._end(LEFTOVER_GRACE_S)
+            immortal = self._end(lambda: LEFTOVER_GRACE_S)
         code = exit_code(self._statuses.get(self.pid, signal.SIGKILL))
         self._popen.returncode = code
         if self._masked is not None:
@@ -186,7 +186,7 @@ class StepProcess:
                 if os.getsid(pid) == pid:
                     self._sessions[pid] = started(pid)
 
-    def _end(self, grace_s: float) -> int:
+    def _end(self, grace_s: Callable[[], float]) -> int:
         """Send SIGTERM, wait, send SIGKILL. Returns how many processes survived that."""
         signalled = self._send(signal.SIGTERM)
         if self._ended_within(grace_s, signalled):
@@ -194,7 +194,7 @@ class StepProcess:
         deadline = time.monotonic() + KILL_PATIENCE_S
         while time.monotonic() < deadline:
             self._send(signal.SIGKILL)  # repeated: a process may fork meanwhile
-            if self._ended_within(0.1):
+            if self._ended_within(lambda: 0.1):
                 return 0
         return len(self._members())
 
@@ -209,14 +209,14 @@ class StepProcess:
                 send(pid, signal.SIGCONT)  # a stopped process does not handle SIGTERM
         return pids | {self.pid}
 
-    def _ended_within(self, seconds: float, signalled: set[int] | None = None) -> bool:
+    def _ended_within(self, seconds: Callable[[], float], signalled: set[int] | None = None) -> bool:
         """Whether all processes end in time. ``signalled`` got SIGTERM; those that get it here are added."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         look_at = time.monotonic() + LOOK_S
         while True:
             if not self._children() and (IS_LINUX or not self._members()):
                 return True
-            left = deadline - time.monotonic()
+            left = began + seconds() - time.monotonic()
             if left <= 0:
                 return not self._members() and self.pid in self._statuses
             if signalled is not None and time.monotonic() >= look_at:

@@ -63,6 +63,17 @@ def test_no_key_in_the_supervisors_window_ends_a_run(host: Host, agent: Agent, n
     assert (outcome.status, outcome.message) == ("cancelled", "enough")
 
 
+def test_a_second_cancel_shortens_the_time_that_the_first_gave(host: Host, agent: Agent) -> None:
+    run_id = agent.started(step("a", "trap 'echo told' TERM; echo ready; while true; do sleep 0.05 || true; done"))
+    wait_for(lambda: "ready" in host.log(run_id, "a"))
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 600})
+    wait_for(lambda: "told" in host.log(run_id, "a"))
+    agent.call("cancel", {"run_id": run_id, "reason": "now", "grace_s": 900, "status": "over_budget"})
+    agent.call("cancel", {"run_id": run_id, "reason": "now", "grace_s": 0, "status": "over_budget"})
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.message, outcome.steps[0].exit_code) == ("cancelled", "enough", 137)
+
+
 def test_what_runs_is_ended_where_the_host_program_fails_during_a_step(host: Host, agent: Agent) -> None:
     """Here at the first event that it cannot write: as on a disk that became read-only."""
     run_id = agent.started(step("a", "mv $FCCTL_RUN_DIR $FCCTL_RUN_DIR.moved; echo > ../moved; sleep 300"))
