@@ -144,12 +144,18 @@ class Calls:
             grace = params.get("grace_s", 10.0)
             request = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
             earlier = files.read_object(run.cancel) or {}  # what it said stays, but for the grace
-            files.write_atomic(run.cancel, files.to_json({**request, **earlier, "grace_s": grace}))
+            number = signal.SIGTERM
+            try:
+                files.write_atomic(run.cancel, files.to_json({**request, **earlier, "grace_s": grace}))
+            except OSError as error:
+                if not files.is_disk_full(error):
+                    raise
+                number = signal.SIGUSR1  # a cancel without a word
             pid = runs.supervisor_pid(run)
             if pid is None:
                 lost.settle_unstarted(run, cancelled=status)
             elif runs.is_supervisor(run, pid):
-                send(pid, signal.SIGTERM)
+                send(pid, number)
         return runs.summary(run), b""
 
     def files(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:

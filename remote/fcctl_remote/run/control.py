@@ -80,7 +80,8 @@ class RunControl:
         return self.ending
 
     def _obey_cancel(self) -> None:
-        request: dict[str, object] = files.read_object(self.run.cancel) or {}
+        wordless = {"status": "cancelled", "reason": "the host's disk is full"} if self.signals.is_cancelled else {}
+        request: dict[str, object] = files.read_object(self.run.cancel) or wordless
         status, reason = str(request.get("status", "preempted")), one_line(str(request.get("reason") or ""))
         self.ending = status if status in ("cancelled", "over_budget") else "preempted"
         if request:

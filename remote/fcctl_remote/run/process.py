@@ -30,10 +30,11 @@ LOOK_S = 0.25
 
 
 class Signals:
-    """Ends a wait as soon as a child ends or a signal arrives; ``stop_asked`` after SIGTERM."""
+    """Ends a wait as soon as a child ends or a signal arrives; ``stop_asked`` after SIGTERM, and after SIGUSR1, which is
+    a cancel that a full disk did not take."""
 
     def __init__(self) -> None:
-        self.stop_asked = False
+        self.stop_asked = self.is_cancelled = False
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
@@ -44,10 +45,12 @@ class Signals:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
             signal.signal(number, _nothing)
-        signal.signal(signal.SIGTERM, self._stop)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._stop)
 
-    def _stop(self, _number: int, _frame: object) -> None:
+    def _stop(self, number: int, _frame: object) -> None:
         self.stop_asked = True
+        self.is_cancelled = self.is_cancelled or number == signal.SIGUSR1
 
     def wait(self, timeout: float, also: int | None = None) -> bool:
         """Sleep for at most ``timeout`` seconds; whether the descriptor ``also`` became readable."""
