@@ -30,8 +30,8 @@ LOOK_S = 0.25
 
 
 class Signals:
-    """Ends a wait as soon as a child ends or a signal arrives; ``stop_asked`` after SIGTERM, and after SIGUSR1, which is
-    a cancel that a full disk did not take."""
+    """Ends a wait as soon as a child ends or a signal arrives; ``stop_asked`` after SIGTERM, and after SIGUSR1: a
+    cancel that a full disk did not take."""
 
     def __init__(self) -> None:
         self.stop_asked = self.is_cancelled = False
