@@ -18,7 +18,7 @@ from typing import Any
 from fcctl_remote import gates, wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.base.processes import kill_family, send
+from fcctl_remote.base.processes import KILL_PATIENCE_S, kill_family, send
 from fcctl_remote.base.strict_json import parse_json, to_strict_json
 from fcctl_remote.base.text import one_line
 from fcctl_remote.record import Record, field
@@ -243,7 +243,10 @@ def aside(
             kill_family(ancestor=pid)
             send(pid, signal.SIGKILL, group=True)
             send(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
+            deadline = time.monotonic() + KILL_PATIENCE_S
+            while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+                time.sleep(0.01)
+    status = 0 if answer.stopped or answer.fault else os.waitpid(pid, 0)[1]
     return _read(answer, bytes(pieces), status)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +19,8 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.run import attempt
+from fcctl_remote.run import attempt, judge
 from fcctl_remote.run.attempt import StepRun
-from fcctl_remote.run.judge import aside
 from fcctl_remote.run.process import ProcessExit, Signals
 from fcctl_remote.run.shutdown_timer import Stored
 from tests.support.living import is_running
@@ -141,7 +141,7 @@ def test_nothing_that_a_reader_started_outlives_a_cancel(supervisor: Supervisor,
         files.write_atomic(str(note), b"%d" % program.pid)
         program.wait()
 
-    answer = aside(read, supervisor.signals, 300.0, lambda: "cancelled" if note.exists() else None, lambda: None)
+    answer = judge.aside(read, supervisor.signals, 300.0, lambda: "cancelled" if note.exists() else None, lambda: None)
     pid = int(note.read_text())
     try:
         assert answer.stopped == "cancelled"
@@ -149,3 +149,17 @@ def test_nothing_that_a_reader_started_outlives_a_cancel(supervisor: Supervisor,
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_reader_that_not_even_sigkill_ends_does_not_hold_up_the_run(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such is one that reads from a file server that is away."""
+    killed: list[int] = []
+    monkeypatch.setattr(judge, "send", lambda pid, *_, **__: killed.append(pid))
+    monkeypatch.setattr(judge, "KILL_PATIENCE_S", 0.1)
+    answer = judge.aside(lambda: time.sleep(20), supervisor.signals, 300.0, lambda: "cancelled", lambda: None)
+    assert answer.stopped == "cancelled"
+    assert os.waitpid(killed[0], os.WNOHANG) == (0, 0), "it was not waited for"
+    os.kill(killed[0], signal.SIGKILL)
+    os.waitpid(killed[0], 0)
