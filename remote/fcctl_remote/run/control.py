@@ -80,8 +80,9 @@ class RunControl:
         return self.ending
 
     def _obey_cancel(self) -> None:
-        wordless = {"status": "cancelled", "reason": "the host's disk is full"} if self.signals.is_cancelled else {}
-        request: dict[str, object] = files.read_object(self.run.cancel) or wordless
+        request: dict[str, object] = files.read_object(self.run.cancel) or {}
+        if self.signals.is_cancelled and not request:
+            request = {"status": "cancelled", "reason": "the host's disk is full"}
         status, reason = str(request.get("status", "preempted")), one_line(str(request.get("reason") or ""))
         self.ending = status if status in ("cancelled", "over_budget") else "preempted"
         if request:

@@ -148,6 +148,16 @@ def test_of_a_run_that_is_not_here_nothing_is_left(agent: Agent) -> None:
         submit_in_folder_of(agent, "20261121t081530z-nobody-here-3fa9c1", step("use", "true"))
 
 
+def test_no_two_runs_go_on_with_the_same_one(agent: Agent) -> None:
+    """Of two who resume a run at the same time, each sees only then that the other one does, too."""
+    first = agent.passed(step("build", "true"))
+    second = submit_in_folder_of(agent, first, step("use", "true"))
+    with pytest.raises(CallFailed, match=f"conflict: run {second} has already resumed run {first}"):
+        submit_in_folder_of(agent, first, step("use", "true"))
+    agent.outcome(second)
+    assert agent.outcome(submit_in_folder_of(agent, second, step("use", "true"))).status == "passed"
+
+
 def test_another_source_is_another_run(agent: Agent) -> None:
     first = agent.passed(step("build", "true"))
     with pytest.raises(CallFailed, match=r"conflict: .* other source files"):
