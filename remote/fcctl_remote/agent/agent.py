@@ -220,5 +220,5 @@ def _lock_error(error: OSError, root: str) -> wire.CallError:
     if error.errno != errno.ETIMEDOUT:
         return wire.CallError("denied", message, "set another `root` in the target, on a disk of the machine itself")
     return wire.CallError(
-        "conflict", message, "see which process has it, on the machine: fuser -v %s" % shlex.quote(place)
+        "conflict", message, "find the process that locks it, on the machine: fuser -v %s" % shlex.quote(place)
     )

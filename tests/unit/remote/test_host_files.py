@@ -50,7 +50,7 @@ def test_a_disk_that_fails_is_called_so() -> None:
     [
         (errno.ENOLCK, "denied", "set another `root` in the target, on a disk of the machine itself"),
         (errno.ENOTSUP, "denied", "set another `root` in the target, on a disk of the machine itself"),
-        (errno.ETIMEDOUT, "conflict", "see which process has it, on the machine: fuser -v '/home/a b/x.lock'"),
+        (errno.ETIMEDOUT, "conflict", "find the process that locks it, on the machine: fuser -v '/home/a b/x.lock'"),
     ],
 )
 def test_a_lock_that_cannot_be_had_names_what_to_do(number: int, code: str, hint: str) -> None:

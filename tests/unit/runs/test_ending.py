@@ -127,7 +127,7 @@ def test_a_host_that_says_passed_of_a_run_whose_step_did_not_is_not_believed(
     outcome = wire.Outcome(RUN_ID, "bench", "passed", 0, 1.0, 2.0, [wire.StepResult("bench", status)])
     record = from_outcome(saved, wire.encode(outcome), [], 3.0)
     assert record.status == ends
-    assert ends == "passed" or f"it says passed, but step 'bench' is {status}" in (record.message or "")
+    assert ends == "passed" or f"its status is passed, but step 'bench' is {status}" in (record.message or "")
 
 
 def test_it_is_told_as_a_failure_at_the_step_that_was_left_open() -> None:
