@@ -165,3 +165,11 @@ def test_no_more_is_listed_than_can_be_hashed_in_one_call(layout: Layout, monkey
     assert [(left.path, left.reason) for left in listed.omitted] == [
         ("artifacts/b", "too_large"), ("artifacts/d", "too_large"),
     ]  # fmt: skip
+
+
+def test_a_folder_whose_name_is_too_long_for_a_run_hides_no_run(layout: Layout) -> None:
+    """A step can make one, and each command that looks at all runs would end there."""
+    run_id = "20261121t081530z-bench-l4-3fa9c1"
+    for name in (run_id, run_id.replace("bench", "b" * 40)):
+        os.mkdir(layout.run(run_id).folder.replace(run_id, name))
+    assert [layout.run(name).run_id for name in layout.run_ids()] == [run_id]
