@@ -14,6 +14,7 @@ import pytest
 from fcctl_remote.agent import transfer
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout
+from fcctl_remote.run import state as runs
 from tests.support.descriptors import open_below
 
 
@@ -173,3 +174,11 @@ def test_a_folder_whose_name_is_too_long_for_a_run_hides_no_run(layout: Layout) 
     for name in (run_id, run_id.replace("bench", "b" * 40)):
         os.mkdir(layout.run(run_id).folder.replace(run_id, name))
     assert [layout.run(name).run_id for name in layout.run_ids()] == [run_id]
+
+
+def test_a_file_in_the_place_of_a_run_is_no_run_at_work(layout: Layout) -> None:
+    """Else no run moves the machine's shutdown timer at its end."""
+    run = layout.run("20261121t081530z-bench-l4-3fa9c1")
+    Path(run.folder).write_text("")
+    assert runs.supervisor_pid(run) is None
+    assert not runs.is_known(run)
