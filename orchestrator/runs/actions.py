@@ -181,7 +181,11 @@ class RunActions:
             self.log("submitted", state="found")
         else:
             # Without its snapshot, a submission that is on its way yet is refused when it arrives.
-            self.link.ask(lambda s: s.forget(self.run_id))
+            try:
+                self.link.ask(lambda s: s.forget(self.run_id))
+            except HostFault as fault:
+                if fault.fault == "conflict":  # it has just arrived
+                    raise
             self.log("abandoned", reason="fcctl stopped while it submitted the run; the host did not receive the run")
 
     def ask(self) -> wire.RunSummary | None:
