@@ -21,7 +21,9 @@ from orchestrator.base.safe_paths import UNFINISHED
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _WRONG_KIND = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
-_FAILED = frozenset({errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV, errno.ENXIO})
+_FAILED = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT}
+)
 
 
 @contextmanager

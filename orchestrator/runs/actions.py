@@ -180,6 +180,12 @@ class RunActions:
         if self.ask() is not None:
             self.log("submitted", state="found")
         else:
+            # Without its snapshot, a submission that is on its way yet is refused when it arrives.
+            try:
+                self.link.ask(lambda s: s.forget(self.run_id))
+            except HostFault as fault:
+                if fault.fault == "conflict":  # it has just arrived
+                    raise
             self.log("abandoned", reason="fcctl stopped while it submitted the run; the host did not receive the run")
 
     def ask(self) -> wire.RunSummary | None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from posixpath import basename, dirname, normpath
 
+from fcctl_remote import wire
+from fcctl_remote.base.processes import send
 from fcctl_remote.base.tree import path_fault, tree_digest
 from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
@@ -36,6 +39,8 @@ MAX_NESTING = 16
 #: A Git LFS pointer is shorter, by its specification.
 LFS_POINTER_BYTES = 1024
 MAX_ATTRIBUTES_BYTES = 1024 * 1024
+#: The most that one file takes in the list that is sent: a path of 1024 bytes, escaped.
+MOST_ROW_BYTES = 8 * 1024
 
 
 @dataclass
@@ -93,6 +98,7 @@ class GitSource:
                         f" the file: git lfs pull)"
                     )
         hashes.save({entry.path for entry in entries})
+        _refuse_too_many(entries)
         return Source(
             root=root,
             entries=tuple(entries),
@@ -236,6 +242,21 @@ def _spell_as_tracked(listing: _Listing) -> None:
     listing.new = listing.paths & set(tracked.values())
 
 
+def _refuse_too_many(entries: Sequence[TreeEntry]) -> None:
+    """Raises ConfigError if the list of the files does not fit into a call to the host program."""
+    if len(entries) * MOST_ROW_BYTES <= wire.MAX_FRAME_BYTES:
+        return
+    size = len(json.dumps([entry.__dict__ for entry in entries], separators=(",", ":")))
+    if size > wire.MAX_FRAME_BYTES:
+        raise ConfigError(
+            f"the source has too many files: {len(entries)}",
+            cause=f"their names and hashes have {size / 1e6:.1f} MB, and at most {wire.MAX_FRAME_BYTES / 1e6:.1f} MB"
+            " can be sent",
+            hint="add to .gitignore what runs do not need; to see the folders with the most files: git ls-files -co"
+            " --exclude-standard | cut -d/ -f1 | sort | uniq -c | sort -n",
+        )
+
+
 def _entry(root: Path, path: str, hashes: SourceHashes, skipped: list[str]) -> TreeEntry | None:
     full = root / path
     fault = path_fault(path)
@@ -308,7 +329,7 @@ def _finish(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
     try:
         out, err = process.communicate(timeout=GIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        send(process.pid, signal.SIGKILL, group=True)  # what it started, a filter say, has the same pipes
         process.communicate()
         raise ConfigError("git did not answer", cause=f"it took over {GIT_TIMEOUT_S} s", hint="git status") from None
     if process.returncode == -signal.SIGINT:  # Ctrl-C came before it had its own process session

@@ -73,6 +73,9 @@ def from_outcome(saved: SavedPlan, raw: Any, omitted: Sequence[wire.Omitted], no
         left_open = None if status != "passed" else gates.incomplete(required)
         if left_open is not None:
             status, outcome.message = "incomplete", left_open
+        for spec, step in zip(saved.plan.steps, outcome.steps, strict=True):
+            if status == "passed" and not gates.goes_on(spec, step):
+                raise ValueError(f"its status is passed, but step {step.id!r} is {step.status}")
     except (ValidationError, ValueError) as e:
         return without_outcome(
             saved, "error", "the host's outcome.json of the run is invalid: " + _short(e), now, omitted=omitted

@@ -80,9 +80,12 @@ def resumed(
 
 def attach(services: Services, run_id: str) -> RunRecord:
     """Follows an active run to its end and collects it. KeyboardInterrupt: the user leaves, the run continues."""
-    with resumed(services, run_id, wait_s=LOOK_S) as driver:
-        services.left_on.had_by(run_id)
-        return driver.finish()
+    try:
+        with resumed(services, run_id, wait_s=LOOK_S) as driver:
+            services.left_on.had_by(run_id)
+            return driver.finish()
+    except RunNotFound:
+        return services.store.get(run_id)  # another fcctl has completed it meanwhile
 
 
 def broken(run_id: str, error: Exception, job: str = "-", target: str = "-") -> ActiveState:
@@ -142,6 +145,15 @@ def with_members(store: FileStore, run_ids: Sequence[str]) -> list[str]:
 def cancel(services: Services, run_id: str, *, reason: str, grace_s: float = 10.0) -> RunRecord | None:
     """Ends the run at its host and collects it; None: another fcctl follows the run and collects it, or has just done
     so. Raises RunNotFound if it is not active, HostError if the host cannot be reached."""
+    try:
+        return _cancel(services, run_id, reason, grace_s)
+    except FcctlError:
+        if not services.store.is_complete(run_id):
+            raise
+        return services.store.get(run_id)  # it has just ended
+
+
+def _cancel(services: Services, run_id: str, reason: str, grace_s: float) -> RunRecord | None:
     saved = saved_plan(services, run_id)
     if saved is None:
         raise RunNotFound(f"no active run {run_id}", hint="to list active runs: fcctl ps")

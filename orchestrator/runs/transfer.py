@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostError, HostFault, plural
+from orchestrator.base.errors import HostError, HostFault, LinkLost, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.interfaces import Bundle, Bundles, HostSession, Transfer
@@ -171,7 +171,7 @@ def collect(
     services.observer.phase("collect", f"{plural(len(wanted), 'file')}, {amount(sum(f.size for f in wanted))}")
     bad: list[wire.FileEntry] = list(wanted)
     for _ in range(_ATTEMPTS):
-        link.call(functools.partial(_fetch, run_id=run_id, entries=tuple(bad), intake=intake))
+        _fetch_over(link, run_id, bad, intake)
         bad = [entry for entry in bad if not intake.verified(entry)]
         if not bad:
             intake.flush()  # the journal is about to say so, and the host may forget the run from then on
@@ -199,6 +199,17 @@ def _screen(listing: wire.FileList, intake: FolderIntake) -> tuple[list[wire.Fil
     wanted = [entry for entry in listing.files if reasons[entry.path] is None]
     refused = [wire.Omitted(path, reason) for path, reason in reasons.items() if reason is not None]
     return wanted, refused
+
+
+def _fetch_over(link: ReconnectingHost, run_id: str, entries: Sequence[wire.FileEntry], intake: FolderIntake) -> None:
+    """Fetches over any number of connections. Raises LinkLost if no byte arrived for ``reconnect_s``."""
+    while True:
+        before = intake.written
+        try:
+            return link.call(functools.partial(_fetch, run_id=run_id, entries=tuple(entries), intake=intake))
+        except LinkLost:
+            if intake.written == before:
+                raise
 
 
 def _fetch(session: HostSession, run_id: str, entries: Sequence[wire.FileEntry], intake: FolderIntake) -> None:
@@ -237,8 +248,18 @@ def delete_old_runs(services: Services, link: ReconnectingHost, keep: int = KEPT
         for run_id in ended[keep:]:
             # The host has nothing of it that is not here too.
             if services.store.is_complete(run_id) and not services.store.get(run_id).omitted:
-                link.session().forget(run_id)
-                count += 1
+                count += _forgotten(link.session(), run_id)
     except HostError as e:
         services.observer.note(f"could not delete old runs on {link.target.name}: {e.message}")
     return count
+
+
+def _forgotten(session: HostSession, run_id: str) -> bool:
+    """Deletes a run there; False: the host needs it yet, as when a later run works in its folder."""
+    try:
+        session.forget(run_id)
+    except HostFault as e:
+        if e.fault != "conflict":
+            raise
+        return False
+    return True

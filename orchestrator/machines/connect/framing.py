@@ -30,6 +30,8 @@ T = TypeVar("T")
 #: The limit of a login shell's output before the agent's first line.
 MAX_NOISE_BYTES = 64 * 1024
 CHUNK = 256 * 1024
+#: A read that ends so much later than it should: this process was stopped, or its computer asleep, seconds.
+STOPPED_S = 5.0
 #: The memory limit of a frame; a list of 50,000 files takes half of it.
 MAX_FRAME_MEMORY = 128 * 1024 * 1024
 #: Fields of the wire's messages that are times, epoch seconds. Other floats are durations, seconds.
@@ -122,21 +124,33 @@ class FrameStream:
         return line
 
     def _fill(self, wait_s: float | None = None) -> None:
-        left = self.answer_by - time.monotonic()
+        began = time.monotonic()
+        left = self.answer_by - began
         if wait_s is None and left <= 0:
             raise TimeoutError
+        patience_s = min(self._timeout_s, left) if wait_s is None else wait_s
         try:
-            data = self._process.read(CHUNK, min(self._timeout_s, left) if wait_s is None else wait_s)
+            data = self._process.read(CHUNK, patience_s)
         except TimeoutError:
+            if self._was_stopped(began, patience_s):
+                return
             if wait_s is not None or left <= self._timeout_s:
                 raise
             raise silent(self._timeout_s) from None
         except OSError:
             raise EndOfOutput from None
+        self._was_stopped(began, patience_s)
         if not data:
             raise EndOfOutput
         self._heard = time.monotonic()
         self._buffer += data
+
+    def _was_stopped(self, began: float, patience_s: float) -> bool:
+        """Whether this process was stopped in a read: the answer, which may be here, has as much time as before it."""
+        took_s = time.monotonic() - began
+        is_late = took_s > patience_s + STOPPED_S
+        self.answer_by += took_s if is_late else 0.0
+        return is_late
 
 
 def silent(seconds: float) -> LinkLost:

@@ -7,6 +7,7 @@ deleted): the time ``runs/`` changed says so, and the difference is made up befo
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -22,6 +23,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from orchestrator.base import run_id as run_ids
+from orchestrator.base.clock import wait_for
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.files import disk_errors, make_folders
 from orchestrator.results.records import RunRecord, RunRow
@@ -206,7 +208,10 @@ class Index:
         lock = self._path.with_name(self._path.name + ".lock")
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            if not wait_for(lambda: _is_locked(fd), BUSY_S, pause_s=0.01):
+                raise OSError(
+                    errno.ETIMEDOUT, f"another fcctl process has been building it for {BUSY_S:g} s", str(lock)
+                )
             yield
         finally:
             os.close(fd)
@@ -288,6 +293,15 @@ class Index:
         # Real time, not the port's: it is compared with the file system's.
         settled = time.time_ns() - changed > _SETTLED_NS
         db.execute("UPDATE seen SET runs_mtime_ns = ?", (changed if settled else -1,))
+
+
+def _is_locked(fd: int) -> bool:
+    """Whether this process has the lock now."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

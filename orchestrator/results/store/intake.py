@@ -50,6 +50,7 @@ class FolderIntake:
         self._left: dict[str, int] = {}  # path -> bytes of an earlier collection
         self._room: dict[str, int] = {}  # path -> bytes that are set aside for it
         self._taken = 0  # the sum of them
+        self.written = 0  # bytes that arrived
         with disk_errors("make the folder for the results", root.parent):
             make_folders(root)
             self._scan()
@@ -117,6 +118,7 @@ class FolderIntake:
             except OSError:
                 os.ftruncate(fd, size)  # what little room there is, is for the journal
                 raise
+            self.written += len(data)
 
     def verified(self, entry: wire.FileEntry) -> bool:
         """Whether the file here has the size and sha256 the host announced."""

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import select
+import shlex
 import sys
 import threading
 import time
@@ -191,8 +192,6 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
     if isinstance(error, (wire.WireError, BadName, KeyError)):
         return wire.CallError("bad_request", str(error))
     if files.is_disk_full(error):
-        import shlex
-
         return wire.CallError(
             "disk_full",
             "the host's disk is full: cannot write %s" % (getattr(error, "filename", None) or root),
@@ -206,7 +205,20 @@ def _call_error(error: Exception, root: str) -> wire.CallError:
     if isinstance(error, OSError) and error.errno == errno.EIO:
         what = "the host's disk failed: cannot read or write %s" % (error.filename or root)
         return wire.CallError("disk_failed", what, "check the disk of the machine: sudo dmesg")
+    if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ETIMEDOUT):
+        return _lock_error(error, root)
     import traceback
 
     traceback.print_exc()
     return wire.CallError("internal", "%s: %s" % (type(error).__name__, error))
+
+
+def _lock_error(error: OSError, root: str) -> wire.CallError:
+    """The answer where a lock cannot be had: NFS may have none, and a process that was stopped keeps its own."""
+    place = error.filename or root
+    message = "cannot lock %s: %s" % (place, (error.strerror or "no answer").lower())
+    if error.errno != errno.ETIMEDOUT:
+        return wire.CallError("denied", message, "set another `root` in the target, on a disk of the machine itself")
+    return wire.CallError(
+        "conflict", message, "find the process that locks it, on the machine: fuser -v %s" % shlex.quote(place)
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fcctl_remote import wire
 from fcctl_remote.agent import shell
 from fcctl_remote.base import files, hostfacts, tree
-from fcctl_remote.base.layout import BadName, Layout, RunLayout
+from fcctl_remote.base.layout import FORGOTTEN, BadName, Layout, RunLayout
 from fcctl_remote.base.processes import send
 from fcctl_remote.record import Any
 from fcctl_remote.run import lost
@@ -143,13 +143,19 @@ class Calls:
         if not lost.write_lost_outcome(run):
             grace = params.get("grace_s", 10.0)
             request = {"reason": str(params.get("reason", "")), "status": status, "grace_s": grace, "time": time.time()}
-            if not files.is_plain(run.cancel):
-                files.write_atomic(run.cancel, files.to_json(request))
+            earlier = files.read_object(run.cancel) or {}  # what it said stays, but for the grace
+            number = signal.SIGTERM
+            try:
+                files.write_atomic(run.cancel, files.to_json({**request, **earlier, "grace_s": grace}))
+            except OSError as error:
+                if not files.is_disk_full(error):
+                    raise
+                number = signal.SIGUSR1  # a cancel without a word
             pid = runs.supervisor_pid(run)
             if pid is None:
                 lost.settle_unstarted(run, cancelled=status)
             elif runs.is_supervisor(run, pid):
-                send(pid, signal.SIGTERM)
+                send(pid, number)
         return runs.summary(run), b""
 
     def files(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
@@ -173,12 +179,21 @@ class Calls:
         if known is not None and known.status not in wire.RUN_ENDINGS:
             hint = "cancel the run first: fcctl cancel %s" % run.run_id
             raise Refusal("conflict", "run %s has not ended" % run.run_id, hint)
-        doomed = os.path.join(self.layout.runs, ".forget-" + run.run_id)
+        later = self._later_in(run)
+        if later is not None:
+            raise Refusal("conflict", "run %s works in the folder of run %s" % (later, run.run_id))
+        doomed = os.path.join(self.layout.runs, FORGOTTEN + run.run_id)
         tree.remove_tree(doomed)
         os.rename(run.folder, doomed)
         files.sync_folder(self.layout.runs)  # else a power cut may leave half a run under its name
         tree.remove_tree(doomed)
         return {}, b""
+
+    def _later_in(self, run: RunLayout) -> str | None:
+        """A run that was resumed from this one: its working folder is a link to this one's."""
+        others = [other for other in self.layout.run_ids() if other != run.run_id and not os.path.islink(run.source)]
+        place = os.path.realpath(run.source)
+        return next((one for one in others if os.path.realpath(self.layout.run(one).source) == place), None)
 
     def lease(self, params: Mapping[str, Any], _blob: bytes) -> tuple[Any, bytes]:
         from fcctl_remote.run.shutdown_timer import LeaseKeeper

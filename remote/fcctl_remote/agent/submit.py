@@ -164,7 +164,7 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
 
     The working folder stays where it is, because build files may hold its path; this run's is a link to it. Artifacts
     are shared by hard links: the other run's are collected. Raises Refusal: conflict, if the other run is not on this
-    host, still runs, or was of another source."""
+    host, still runs, was of another source, or was resumed before."""
     if plan.resume_from is None or os.path.lexists(run.source):
         return
     earlier = layout.run(plan.resume_from)
@@ -179,6 +179,11 @@ def inherit(layout: Layout, run: RunLayout, plan: wire.RunPlan) -> None:
         raise Refusal("conflict", "run %s used other source files" % plan.resume_from, "start a new run: fcctl run JOB")
     if not lost.write_lost_outcome(earlier):
         raise Refusal("conflict", "run %s has not ended" % plan.resume_from, "see its state: fcctl ps")
+    for other in layout.run_ids():
+        known = runs.load_plan(layout.run(other))
+        if known is not None and known.resume_from == plan.resume_from:
+            message, hint = "run %s has already resumed run %s", "resume that one: fcctl run --resume %s"
+            raise Refusal("conflict", message % (other, plan.resume_from), hint % other)
     os.makedirs(run.folder, exist_ok=True)
     if not os.path.islink(earlier.artifacts) and os.path.isdir(earlier.artifacts):
         tree.remove_tree(run.artifacts)  # of an attempt that was cut off

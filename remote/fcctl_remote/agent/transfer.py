@@ -99,6 +99,8 @@ TOP_FILES = ("events.jsonl", "telemetry.jsonl", "outcome.json", "supervisor.log"
 TOP_FOLDERS = ("steps", "artifacts")
 MAX_FILE_BYTES = 2 * 1024**3
 MAX_FILES = 50_000
+#: Of all files together; the store takes half of it. To hash them is one call, which must end.
+MAX_BYTES = 40 * 1024**3
 #: The list has to fit a frame, bytes: all of its names, and what stands beside each.
 LIST_BYTES, ENTRY_BYTES = wire.MAX_FRAME_BYTES - 1024 * 1024, 120
 MAX_PATH_BYTES = 900  # leaves room for the folder it will be put into, on systems whose limit is 1024
@@ -116,6 +118,7 @@ class Listing:
         self._limit = int(os.environ.get("FCCTL_MAX_FILE_BYTES") or MAX_FILE_BYTES)
         self.listing = wire.FileList([])
         self._room = LIST_BYTES
+        self._bytes = MAX_BYTES
         self._more = 0  # files that are not listed
 
     def make(self) -> wire.FileList:
@@ -152,11 +155,12 @@ class Listing:
             return None
         if not stat.S_ISREG(facts.st_mode):
             return _KINDS.get(stat.S_IFMT(facts.st_mode), "device")
-        if facts.st_size > self._limit or len(self.listing.files) >= MAX_FILES:
+        if facts.st_size > min(self._limit, self._bytes) or len(self.listing.files) >= MAX_FILES:
             return "too_large"
         if not (path == "supervisor.log" and facts.st_size == 0) and self._has_room(path):
             with files.closing(files.open_beneath(self._run.folder, path)) as fd:
                 digest, size = tree.hash_open(fd)
+            self._bytes -= size
             self.listing.files.append(wire.FileEntry(path, size, digest))
         return None
 

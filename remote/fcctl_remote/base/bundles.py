@@ -1,5 +1,5 @@
 """Libraries that steps run on, as zip files by content, each unpacked once; and the removal of old ones, of old host
-programs and source trees, by age and by size.
+programs and source trees, by age and by size, and of what is left of runs that were not submitted or half deleted.
 
 ``<sha256>.zip`` appears when it is complete and has that hash. It is unpacked beside itself; each use compares the
 files with the hashes in the archive, and unpacks a damaged or incomplete folder again.
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from fcctl_remote import wire
 from fcctl_remote.base import files, hostfacts, tree
-from fcctl_remote.base.layout import Layout
+from fcctl_remote.base.layout import FORGOTTEN, RUN_ID, Layout, RunLayout
 from fcctl_remote.record import Any
 from fcctl_remote.wire import Refusal
 
@@ -173,6 +173,7 @@ def tidy(layout: Layout) -> None:
         os.utime(mark(layout))
         _old_archives(layout.runner, ".pyz", os.path.join(layout.locks, "runner-%s.lock"), now - PROGRAM_S)
         _old_archives(layout.bundles, ".zip", os.path.join(layout.bundles, "%s.zip.lock"), now - BUNDLE_S)
+        _left_of_runs(layout, now - DAY_S)
         _old_trees(layout, now - (LATELY_S if is_low else TREE_S), now - LATELY_S)
 
 
@@ -200,6 +201,16 @@ def _delete_archive(stem: str, suffix: str, lock: str) -> None:
                 os.unlink(stem + suffix)
             tree.remove_tree(stem + ".d")
             os.unlink(lock)
+
+
+def _left_of_runs(layout: Layout, before: float) -> None:
+    """What a deletion left that was cut off, and the sources of runs that were never submitted."""
+    for name in os.listdir(layout.runs):
+        run = RunLayout(os.path.join(layout.runs, name), name)
+        is_run = any(map(os.path.lexists, (run.plan, run.events, run.heartbeat, run.outcome)))
+        if (name.startswith(FORGOTTEN) or (RUN_ID.fullmatch(name) and not is_run)) and _used(run.folder) < before:
+            with contextlib.suppress(OSError):
+                tree.remove_tree(run.folder)
 
 
 def _old_trees(layout: Layout, before: float, lately: float) -> None:

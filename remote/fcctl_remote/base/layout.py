@@ -9,6 +9,9 @@ from fcctl_remote.base import files
 
 RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{6}")
 STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MAX_RUN_ID = 63
+#: How the folder of a run is called while it is deleted.
+FORGOTTEN = ".forget-"
 WORKSPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
@@ -65,12 +68,13 @@ class Layout:
 
     def run(self, run_id: str) -> RunLayout:
         """Raises: BadName, unless ``run_id`` is one."""
-        return RunLayout(os.path.join(self.runs, _checked(RUN_ID, run_id, "run id", 63)), run_id)
+        return RunLayout(os.path.join(self.runs, _checked(RUN_ID, run_id, "run id", MAX_RUN_ID)), run_id)
 
     def run_ids(self) -> list[str]:
         """All runs on this host, oldest first."""
         try:
-            return sorted(name for name in os.listdir(self.runs) if RUN_ID.fullmatch(name))
+            names = os.listdir(self.runs)
+            return sorted(name for name in names if RUN_ID.fullmatch(name) and len(name) <= MAX_RUN_ID)
         except FileNotFoundError:
             return []
 

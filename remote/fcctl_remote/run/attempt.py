@@ -62,7 +62,9 @@ class StepRun:
                     self._report(attempt)
         result.finished = time.time()
         result.duration_s = round(time.monotonic() - started, 6)
-        if (result.attempts or result.status == "unavailable") and self.control.ending is None:
+        # Where the run is about to end, what has passed by its exit code alone becomes cancelled.
+        is_due = self.control.ending is None or result.status in ("passed", "warned")
+        if is_due and (result.attempts or result.status == "unavailable"):
             self._judge()
             self._hint_at_resume()
         if result.attempts and result.status in ("passed", "warned"):
@@ -146,7 +148,7 @@ class StepRun:
         except files.DiskFull:
             control.progress.beat()  # the step fills the disk; its ending is written from the reserve
         control.gpu_idle.begin(spec.id)
-        ended = process.wait(control.stop, control.idle, lambda: control.grace_s)
+        ended = process.wait(control.stop, control.idle, control.grace)
         control.gpu_idle.end()
         self._end_container(ended)
         control.progress.state.session = None

@@ -81,6 +81,8 @@ class RunControl:
 
     def _obey_cancel(self) -> None:
         request: dict[str, object] = files.read_object(self.run.cancel) or {}
+        if self.signals.is_cancelled and not request:
+            request = {"status": "cancelled", "reason": "the host's disk is full"}
         status, reason = str(request.get("status", "preempted")), one_line(str(request.get("reason") or ""))
         self.ending = status if status in ("cancelled", "over_budget") else "preempted"
         if request:
@@ -92,6 +94,11 @@ class RunControl:
         # The step still runs, so the reserve stays where it is.
         with contextlib.suppress(files.DiskFull):
             self.events.append("cancel_requested", {"reason": self.message or ""}, spare_reserve=True)
+
+    def grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL; a later cancel may shorten them."""
+        given = (files.read_object(self.run.cancel) or {}).get("grace_s")
+        return min(self.grace_s, float(given)) if isinstance(given, (int, float)) else self.grace_s
 
     def idle(self) -> None:
         self.progress.beat()

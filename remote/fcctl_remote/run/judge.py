@@ -18,7 +18,7 @@ from typing import Any
 from fcctl_remote import gates, wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import RunLayout
-from fcctl_remote.base.processes import send
+from fcctl_remote.base.processes import KILL_PATIENCE_S, kill_family, send
 from fcctl_remote.base.strict_json import parse_json, to_strict_json
 from fcctl_remote.base.text import one_line
 from fcctl_remote.record import Record, field
@@ -239,9 +239,14 @@ def aside(
     finally:
         os.close(read)
         if answer.stopped or answer.fault:
+            send(pid, signal.SIGSTOP)  # it starts no more programs; each has a session of its own
+            kill_family(ancestor=pid)
             send(pid, signal.SIGKILL, group=True)
             send(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
+            deadline = time.monotonic() + KILL_PATIENCE_S
+            while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+                time.sleep(0.01)
+    status = 0 if answer.stopped or answer.fault else os.waitpid(pid, 0)[1]
     return _read(answer, bytes(pieces), status)
 
 

@@ -30,23 +30,27 @@ LOOK_S = 0.25
 
 
 class Signals:
-    """Ends a wait as soon as a child ends or a signal arrives; ``stop_asked`` after SIGTERM."""
+    """Ends a wait as soon as a child ends or a signal arrives; ``stop_asked`` after SIGTERM, and after SIGUSR1: a
+    cancel that a full disk did not take."""
 
     def __init__(self) -> None:
-        self.stop_asked = False
+        self.stop_asked = self.is_cancelled = False
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
 
     def install(self) -> None:
-        """Install handlers: a step would inherit SIG_IGN. SIGHUP comes when tmux dies, SIGINT from its window."""
+        """Install handlers: a step would inherit SIG_IGN. SIGHUP comes when tmux dies, SIGINT and SIGQUIT from
+        its window."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTTOU):
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
             signal.signal(number, _nothing)
-        signal.signal(signal.SIGTERM, self._stop)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._stop)
 
-    def _stop(self, _number: int, _frame: object) -> None:
+    def _stop(self, number: int, _frame: object) -> None:
         self.stop_asked = True
+        self.is_cancelled = self.is_cancelled or number == signal.SIGUSR1
 
     def wait(self, timeout: float, also: int | None = None) -> bool:
         """Sleep for at most ``timeout`` seconds; whether the descriptor ``also`` became readable."""
@@ -67,11 +71,11 @@ def become_subreaper() -> bool:
     """Adopt the orphans of our steps in place of init (Linux), so that no daemon is overlooked."""
     if not IS_LINUX:
         return False
-    import ctypes
-
     try:
+        import ctypes  # a Python that was built without libffi has none
+
         return bool(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return False
 
 
@@ -122,7 +126,7 @@ class StepProcess:
         """Wait for the end, the timeout, or a reason from ``stop``; then end the processes that are left.
 
         ``stop`` returns why the step must end now, else None; ``idle`` is called several times a second; ``grace_s``
-        returns the seconds between SIGTERM and SIGKILL.
+        returns the seconds between SIGTERM and SIGKILL, which may become fewer meanwhile.
         """
         deadline = time.monotonic() + self.timeout_s
         how = "exited"
@@ -136,9 +140,9 @@ class StepProcess:
             idle()
         names, immortal = [] if how != "exited" else self._leftover_names(), 0
         if how != "exited":
-            immortal = self._end(grace_s())
+            immortal = self._end(grace_s)
         elif names:
-            immortal = self._end(LEFTOVER_GRACE_S)
+            immortal = self._end(lambda: LEFTOVER_GRACE_S)
         code = exit_code(self._statuses.get(self.pid, signal.SIGKILL))
         self._popen.returncode = code
         if self._masked is not None:
@@ -185,7 +189,7 @@ class StepProcess:
                 if os.getsid(pid) == pid:
                     self._sessions[pid] = started(pid)
 
-    def _end(self, grace_s: float) -> int:
+    def _end(self, grace_s: Callable[[], float]) -> int:
         """Send SIGTERM, wait, send SIGKILL. Returns how many processes survived that."""
         signalled = self._send(signal.SIGTERM)
         if self._ended_within(grace_s, signalled):
@@ -193,7 +197,7 @@ class StepProcess:
         deadline = time.monotonic() + KILL_PATIENCE_S
         while time.monotonic() < deadline:
             self._send(signal.SIGKILL)  # repeated: a process may fork meanwhile
-            if self._ended_within(0.1):
+            if self._ended_within(lambda: 0.1):
                 return 0
         return len(self._members())
 
@@ -208,14 +212,14 @@ class StepProcess:
                 send(pid, signal.SIGCONT)  # a stopped process does not handle SIGTERM
         return pids | {self.pid}
 
-    def _ended_within(self, seconds: float, signalled: set[int] | None = None) -> bool:
+    def _ended_within(self, seconds: Callable[[], float], signalled: set[int] | None = None) -> bool:
         """Whether all processes end in time. ``signalled`` got SIGTERM; those that get it here are added."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         look_at = time.monotonic() + LOOK_S
         while True:
             if not self._children() and (IS_LINUX or not self._members()):
                 return True
-            left = deadline - time.monotonic()
+            left = began + seconds() - time.monotonic()
             if left <= 0:
                 return not self._members() and self.pid in self._statuses
             if signalled is not None and time.monotonic() >= look_at:

@@ -119,7 +119,7 @@ def supervisor_pid(run: RunLayout) -> int | None:
     try:
         if not files.is_locked(run.supervisor_lock):
             return None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     with contextlib.suppress(OSError, ValueError):
         return int(files.read_plain(run.supervisor_lock, 32) or 0)

@@ -9,6 +9,7 @@ import time
 from fcctl_remote import gates, wire
 from fcctl_remote.base import files, hostfacts
 from fcctl_remote.base.layout import Layout, RunLayout
+from fcctl_remote.base.processes import kill_family
 from fcctl_remote.base.text import one_line
 from fcctl_remote.run import environment, lost, process
 from fcctl_remote.run import state as runs
@@ -63,6 +64,7 @@ class Supervisor(RunControl):
             if self.ending is None:
                 self._run_steps(runner)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run needs an ending
+            kill_family(ancestor=os.getpid())  # a step may have been running
             if files.is_disk_full(error):
                 self._give_up("the host's disk is full: %s" % error)
             else:

@@ -39,7 +39,7 @@ THROTTLE_FIELDS = ("clocks_throttle_reasons.active", "clocks_event_reasons.activ
 def telemetry(layout: Layout, run_id: str) -> int:
     """Measure until the run has an outcome, writing that outcome ourselves if the supervisor dies."""
     run = layout.run(run_id)
-    for ignored in (signal.SIGHUP, signal.SIGINT):
+    for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(ignored, lambda *_: None)  # tmux dying is no reason to stop watching
     mirror = TerminalMirror(1)
     source = new_source()

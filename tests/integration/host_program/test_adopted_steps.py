@@ -116,6 +116,19 @@ def test_what_the_other_run_built_is_there_at_the_same_path(agent: Agent) -> Non
     assert agent.outcome(third).status == "passed", "also of one that had gone on itself"
 
 
+def test_a_run_in_whose_folder_another_works_is_not_deleted_before_it(host: Host, agent: Agent) -> None:
+    first = agent.passed(step("build", "echo built > made"))
+    busy = agent.started(step("busy", "sleep 300"))
+    second = submit_in_folder_of(agent, first, step("use", "cat made"))  # it waits for the other one
+    with pytest.raises(CallFailed, match=f"conflict: run {second} works in the folder of run {first}"):
+        agent.call("forget", {"run_id": first})
+    agent.call("cancel", {"run_id": busy, "reason": "x", "grace_s": 0})
+    assert agent.outcome(second).status == "passed"
+    for run_id in (second, first):
+        agent.call("forget", {"run_id": run_id})
+        assert not host.run_dir(run_id).exists()
+
+
 def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> None:
     first = agent.passed(
         step("build", 'cd "$FCCTL_ARTIFACTS"; mkdir a; echo kept > a/kept.txt; mkfifo a/pipe; ln -s / a/l')
@@ -133,6 +146,16 @@ def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> 
 def test_of_a_run_that_is_not_here_nothing_is_left(agent: Agent) -> None:
     with pytest.raises(CallFailed, match="conflict: this host no longer has the files of run"):
         submit_in_folder_of(agent, "20261121t081530z-nobody-here-3fa9c1", step("use", "true"))
+
+
+def test_no_two_runs_go_on_with_the_same_one(agent: Agent) -> None:
+    """Of two who resume a run at the same time, each sees only then that the other one does, too."""
+    first = agent.passed(step("build", "true"))
+    second = submit_in_folder_of(agent, first, step("use", "true"))
+    with pytest.raises(CallFailed, match=f"conflict: run {second} has already resumed run {first}"):
+        submit_in_folder_of(agent, first, step("use", "true"))
+    agent.outcome(second)
+    assert agent.outcome(submit_in_folder_of(agent, second, step("use", "true"))).status == "passed"
 
 
 def test_another_source_is_another_run(agent: Agent) -> None:

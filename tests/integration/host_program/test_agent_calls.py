@@ -15,7 +15,7 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.agent import calls
 from fcctl_remote.base import tree
-from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, step
+from tests.integration.host_program.agent_client import Agent, CallFailed, Host, new_run_id, prepared, step
 from tests.support.waiting import wait_for
 
 
@@ -187,6 +187,13 @@ def test_forget_spares_a_living_run(host: Host, agent: Agent) -> None:
     assert agent.call("forget", {"run_id": run_id}) == {}
     assert agent.call("forget", {"run_id": run_id}) == {}
     assert [name for name in os.listdir(host.root / "runs") if run_id in name] == []
+
+
+def test_a_run_that_was_forgotten_before_it_was_submitted_is_not_begun(agent: Agent) -> None:
+    run_id, plan = prepared(agent, step("a", "true"))
+    agent.call("forget", {"run_id": run_id})
+    with pytest.raises(CallFailed, match="has no snapshot"):
+        agent.call("submit", {"plan": plan})
 
 
 # ------------------------------------------------------------------------------------------------ the tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from fcctl_remote import wire
 from fcctl_remote.agent import submit
 from fcctl_remote.wire import Refusal
 from tests.integration.host_program.agent_client import Agent, Host, new_run_id, prepared, step, with_tmux
+from tests.support.living import is_running
 from tests.support.scripts import script
+from tests.support.waiting import wait_for
 
 
 def never_started(host: Host, agent: Agent) -> str:
@@ -48,6 +51,38 @@ def test_a_cancel_of_a_run_that_never_starts_does_not_wait(host: Host, agent: Ag
     assert (outcome.status, outcome.message) == ("cancelled", "cancelled before its start")
     host.program("supervise", run_id)
     assert not (host.run_dir(run_id) / "ran").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGSTOP])
+def test_no_key_in_the_supervisors_window_ends_a_run(host: Host, agent: Agent, number: int) -> None:
+    """Ctrl-C, Ctrl-\\, its end; and tmux continues what was stopped."""
+    run_id = agent.started(step("a", "sleep 300"))
+    os.kill(host.supervisor(run_id), number)
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 0})
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.message) == ("cancelled", "enough")
+
+
+def test_a_second_cancel_shortens_the_time_that_the_first_gave(host: Host, agent: Agent) -> None:
+    run_id = agent.started(step("a", "trap 'echo told' TERM; echo ready; while true; do sleep 0.05 || true; done"))
+    wait_for(lambda: "ready" in host.log(run_id, "a"))
+    agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 600})
+    wait_for(lambda: "told" in host.log(run_id, "a"))
+    agent.call("cancel", {"run_id": run_id, "reason": "now", "grace_s": 900, "status": "over_budget"})
+    agent.call("cancel", {"run_id": run_id, "reason": "now", "grace_s": 0, "status": "over_budget"})
+    outcome = agent.outcome(run_id)
+    assert (outcome.status, outcome.message, outcome.steps[0].exit_code) == ("cancelled", "enough", 137)
+
+
+def test_what_runs_is_ended_where_the_host_program_fails_during_a_step(host: Host, agent: Agent) -> None:
+    """Here at the first event that it cannot write: as on a disk that became read-only."""
+    run_id = agent.started(step("a", "mv $FCCTL_RUN_DIR $FCCTL_RUN_DIR.moved; echo > ../moved; sleep 300"))
+    moved = Path(f"{host.run_dir(run_id)}.moved")
+    wait_for((moved / "moved").exists)
+    supervisor = int((moved / "supervisor.lock").read_text())
+    os.kill(supervisor, signal.SIGTERM)
+    wait_for(lambda: not is_running(supervisor))
+    assert host.processes(f"FCCTL_RUN_ID={run_id}") == []
 
 
 def test_one_damaged_run_does_not_hide_the_others(host: Host, agent: Agent) -> None:

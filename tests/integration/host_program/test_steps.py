@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
+from fcctl_remote.base import hostfacts
 from tests.integration.host_program.agent_client import Agent, Host, step
 from tests.support.scripts import script
 from tests.support.small_disk import small_disk
@@ -476,3 +477,13 @@ def test_a_full_disk_still_has_an_ending(tmp_path: Path, script: str) -> None:
         assert "disk is full" in told or "No space left" in told
         events, _ = agent.follow(run_id)
         assert events[-1].type == "run_finished"
+
+
+def test_a_run_that_has_filled_the_disk_can_be_cancelled(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "6m"), contextlib.closing(Host(tmp_path, root=tmp_path / "disk/fcctl")) as host:
+        agent = host.agent()
+        run_id = agent.submit(step("fill", "cat /dev/zero > filler || sleep 300"))
+        wait_for(lambda: hostfacts.free_bytes(str(host.root)) == 0)
+        agent.call("cancel", {"run_id": run_id, "reason": "enough", "grace_s": 0})
+        outcome = agent.outcome(run_id)
+        assert (outcome.status, outcome.steps[0].status) == ("cancelled", "cancelled")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +19,11 @@ import pytest
 from fcctl_remote import wire
 from fcctl_remote.base import files
 from fcctl_remote.base.layout import Layout
-from fcctl_remote.run import attempt
+from fcctl_remote.run import attempt, judge
 from fcctl_remote.run.attempt import StepRun
 from fcctl_remote.run.process import ProcessExit, Signals
 from fcctl_remote.run.shutdown_timer import Stored
+from tests.support.living import is_running
 
 
 class Supervisor:
@@ -101,3 +107,59 @@ def test_an_end_for_the_users_own_reasons_keeps_a_result(supervisor: Supervisor)
     """Whoever cancels just as a step has passed has its result all the same."""
     supervisor.stop = lambda: "cancelled"  # type: ignore[method-assign]
     assert (ended(supervisor, 0).status, ended(supervisor, 1).status) == ("passed", "cancelled")
+
+
+@pytest.mark.parametrize(("gates", "status"), [([], "passed"), ([wire.GateSpec("benchmark.x < 1")], "cancelled")])
+def test_a_result_whose_gates_nobody_decided_is_not_passed(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, gates: list[wire.GateSpec], status: str
+) -> None:
+    """A cancel that comes between the step's end and its gates: a resumed run would take it for passed."""
+    control: Any = supervisor
+    control.ending, control.stop, control.idle = None, lambda: control.ending, lambda: None
+    control.progress = SimpleNamespace(state=SimpleNamespace(session=None, steps=[], summary=SimpleNamespace(
+        step_started=1.0)))  # fmt: skip
+    control.plan, control.lock, control.queue = SimpleNamespace(adopted=[]), None, SimpleNamespace(fd=None)
+    control.events = SimpleNamespace(append=lambda *_: None)
+    control.mirror = SimpleNamespace(note=lambda _: None)
+    step = StepRun(control, wire.StepSpec("long", "x", gates=gates), {})
+
+    def attempted(number: int) -> None:
+        step.result.attempts, step.result.exit_code, step.result.status = number, 0, "passed"
+        control.ending = "cancelled"
+
+    monkeypatch.setattr(step, "_lacks_something", lambda _: False)
+    monkeypatch.setattr(step, "_attempt", attempted)
+    assert step.carry_out().status == status
+
+
+def test_nothing_that_a_reader_started_outlives_a_cancel(supervisor: Supervisor, tmp_path: Path) -> None:
+    """A reader's program, ncu for example, has a session of its own."""
+    note = tmp_path / "pid"
+
+    def read() -> None:
+        program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+        files.write_atomic(str(note), b"%d" % program.pid)
+        program.wait()
+
+    answer = judge.aside(read, supervisor.signals, 300.0, lambda: "cancelled" if note.exists() else None, lambda: None)
+    pid = int(note.read_text())
+    try:
+        assert answer.stopped == "cancelled"
+        assert not is_running(pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_reader_that_not_even_sigkill_ends_does_not_hold_up_the_run(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such is one that reads from a file server that is away."""
+    killed: list[int] = []
+    monkeypatch.setattr(judge, "send", lambda pid, *_, **__: killed.append(pid))
+    monkeypatch.setattr(judge, "KILL_PATIENCE_S", 0.1)
+    answer = judge.aside(lambda: time.sleep(20), supervisor.signals, 300.0, lambda: "cancelled", lambda: None)
+    assert answer.stopped == "cancelled"
+    assert os.waitpid(killed[0], os.WNOHANG) == (0, 0), "it was not waited for"
+    os.kill(killed[0], signal.SIGKILL)
+    os.waitpid(killed[0], 0)

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fcctl_remote.agent import transfer
 from fcctl_remote.base import files
+from fcctl_remote.base.layout import Layout
+from fcctl_remote.run import state as runs
 from tests.support.descriptors import open_below
 
 
@@ -148,3 +151,34 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     files.write_atomic(str(tmp_path / "a"), b"0123456789")
     files.append_line(str(tmp_path / "a"), b"abcd")
     assert (tmp_path / "a").read_bytes() == b"0123456789abcd\n"
+
+
+def test_no_more_is_listed_than_can_be_hashed_in_one_call(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run that left hundreds of gigabytes could never be collected."""
+    run = layout.run("20261121t081530z-bench-l4-3fa9c1")
+    artifacts = Path(run.artifacts)
+    artifacts.mkdir(parents=True)
+    for name, size in (("a", 3), ("b", 4), ("c", 2), ("d", 1)):
+        (artifacts / name).write_bytes(b"x" * size)
+    monkeypatch.setattr(transfer, "MAX_BYTES", 5)
+    listed = transfer.Listing(run).make()
+    assert [entry.path for entry in listed.files] == ["artifacts/a", "artifacts/c"]
+    assert [(left.path, left.reason) for left in listed.omitted] == [
+        ("artifacts/b", "too_large"), ("artifacts/d", "too_large"),
+    ]  # fmt: skip
+
+
+def test_a_folder_whose_name_is_too_long_for_a_run_hides_no_run(layout: Layout) -> None:
+    """A step can make one, and each command that looks at all runs would end there."""
+    run_id = "20261121t081530z-bench-l4-3fa9c1"
+    for name in (run_id, run_id.replace("bench", "b" * 40)):
+        os.mkdir(layout.run(run_id).folder.replace(run_id, name))
+    assert [layout.run(name).run_id for name in layout.run_ids()] == [run_id]
+
+
+def test_a_file_in_the_place_of_a_run_is_no_run_at_work(layout: Layout) -> None:
+    """Else no run moves the machine's shutdown timer at its end."""
+    run = layout.run("20261121t081530z-bench-l4-3fa9c1")
+    Path(run.folder).write_text("")
+    assert runs.supervisor_pid(run) is None
+    assert not runs.is_known(run)

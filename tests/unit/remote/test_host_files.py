@@ -45,6 +45,22 @@ def test_a_disk_that_fails_is_called_so() -> None:
     assert "dmesg" in (error.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "hint"),
+    [
+        (errno.ENOLCK, "denied", "set another `root` in the target, on a disk of the machine itself"),
+        (errno.ENOTSUP, "denied", "set another `root` in the target, on a disk of the machine itself"),
+        (errno.ETIMEDOUT, "conflict", "find the process that locks it, on the machine: fuser -v '/home/a b/x.lock'"),
+    ],
+)
+def test_a_lock_that_cannot_be_had_names_what_to_do(number: int, code: str, hint: str) -> None:
+    """NFS may have no locks; and a process that was stopped keeps its own."""
+    told = _call_error(OSError(number, "no lock", *(["/home/a b/x.lock"] if code == "conflict" else [])), "/home/a b")
+    assert (told.code, told.hint) == (code, hint)
+    assert "no lock" in told.message
+    assert "/home/a b" in told.message
+
+
 @pytest.mark.parametrize("write", [files.write_atomic, files.append_line])
 def test_a_write_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fcctl_remote import wire
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.run import control
 from fcctl_remote.run.control import GpuIdleWatch, HostLock
+from fcctl_remote.run.process import become_subreaper
 
 RULE = wire.GpuIdle(below_pct=5.0, seconds=600.0, steps=["train"])
 
@@ -156,3 +158,9 @@ def test_the_tickets_of_the_dead_are_dropped(layout: Layout) -> None:
     assert alive.behind() is None
     assert sorted(path.name for path in Path(layout.tickets).iterdir()) == [f"000000000002.x.{_run(2)}", "README"]
     alive.leave()
+
+
+def test_a_python_without_ctypes_carries_out_runs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such is one that was built where libffi was not installed."""
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    assert become_subreaper() is False

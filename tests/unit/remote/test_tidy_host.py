@@ -115,3 +115,16 @@ def test_it_looks_once_a_day(layout: Layout) -> None:
     aged(Path(bundles.mark(layout)), 1.1)
     bundles.tidy(layout)
     assert not old.exists()
+
+
+def test_runs_that_were_never_submitted_or_half_deleted_go_after_a_day(layout: Layout) -> None:
+    runs = Path(layout.runs)
+    ids = [f"2026112{day}t081530z-bench-l4-3fa9c1" for day in range(4)]
+    for name in (*ids, f".forget-{ids[0]}", "notes of a person"):
+        (runs / name / "src").mkdir(parents=True)
+    (runs / ids[1] / "plan.json").write_text("{}")
+    (runs / ids[2] / "outcome.json").write_text("{}")
+    for folder in runs.iterdir():
+        aged(folder, 0.5 if folder.name == ids[3] else 2)
+    bundles.tidy(layout)
+    assert sorted(path.name for path in runs.iterdir()) == [*ids[1:], "notes of a person"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -146,6 +147,21 @@ def test_an_index_that_another_program_has_locked_is_not_replaced(
     assert "locked" in (refused.value.cause or "")
     assert path.stat().st_ino == before
     assert len(store.rows()) == 1
+
+
+def test_who_builds_the_index_and_is_stopped_is_not_waited_for_for_ever(
+    store: FileStore, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.results.store import index as module
+
+    run_id = written(store.root, at(0)).name
+    monkeypatch.setattr(module, "BUSY_S", 0.05)
+    with (store.root / "index.sqlite.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert ids(store) == [run_id]
+        with pytest.raises(FcctlError, match="could not build the index"):
+            store.reindex()
+    assert any("another fcctl process has been building it" in note for note in notes)
 
 
 @pytest.mark.parametrize("later_s", [-60.0, 60.0])

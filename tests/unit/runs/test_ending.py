@@ -111,6 +111,25 @@ def test_the_outcome_of_another_run_is_not_this_run_s(changes: dict[str, Any], f
     assert fault is None or fault in (record.message or "")
 
 
+@pytest.mark.parametrize(
+    ("fields", "status", "ends"),
+    [
+        ({}, "failed", "error"), ({}, "skipped", "error"), ({}, "unavailable", "error"), ({}, "warned", "passed"),
+        ({"optional": True}, "failed", "passed"), ({"unavailable_ok": True}, "unavailable", "passed"),
+        ({"keep_going": True}, "failed", "error"),
+    ],
+)  # fmt: skip
+def test_a_host_that_says_passed_of_a_run_whose_step_did_not_is_not_believed(
+    fields: dict[str, bool], status: str, ends: str
+) -> None:
+    plan = wire.RunPlan(RUN_ID, "bench", "here", "ws", "0" * 64, [wire.StepSpec("bench", "true", **fields)])
+    saved = SavedPlan(plan=plan, target=LocalTarget(name="here"), source=SourceRecord(tree_sha256="0" * 64))
+    outcome = wire.Outcome(RUN_ID, "bench", "passed", 0, 1.0, 2.0, [wire.StepResult("bench", status)])
+    record = from_outcome(saved, wire.encode(outcome), [], 3.0)
+    assert record.status == ends
+    assert ends == "passed" or f"its status is passed, but step 'bench' is {status}" in (record.message or "")
+
+
 def test_it_is_told_as_a_failure_at_the_step_that_was_left_open() -> None:
     record = sample_run.record(status="incomplete", exit_code=104, message="step 'test': gate without a value")
     failed = record.steps[-1]

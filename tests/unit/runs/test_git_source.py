@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fcctl_remote import wire
 from orchestrator.base.errors import ConfigError, ConflictError
+from orchestrator.runs import git_source
 from orchestrator.runs import source as source_hashes
 from orchestrator.runs.git_source import GitSource
 from orchestrator.runs.source import Source
@@ -341,3 +347,38 @@ def test_a_folder_of_a_clone_that_looks_like_a_bare_repository_starts_no_program
     source = read(tmp_path / "clone/bare/tree")
     assert (paths(source), source.git_commit) == (["a.cu"], None)
     assert not fired.exists()
+
+
+def test_more_files_than_a_call_can_name_are_refused_before_anything_starts(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host program ends at such a call, and fcctl would call again for ten minutes."""
+    size = len(json.dumps([entry.__dict__ for entry in read(repo).entries], separators=(",", ":")))
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", size)
+    read(repo)
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", size - 1)
+    with pytest.raises(ConfigError, match="the source has too many files: 3") as refused:
+        read(repo)
+    assert ".gitignore" in (refused.value.hint or "")
+
+
+def test_what_a_git_that_hangs_has_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_source, "GIT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(subprocess.Popen, "communicate", _bounded(subprocess.Popen.communicate))
+    words = ["/bin/sh", "-c", "sleep 300 & sleep 300"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        with pytest.raises(ConfigError, match="git did not answer"):
+            git_source._finish(process)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _bounded(communicate: Any) -> Any:
+    """In place of a wait for ever, which would end no test."""
+
+    def within(self: Any, *words: Any, timeout: float = 3.0) -> Any:
+        return communicate(self, *words, timeout=timeout)
+
+    return within

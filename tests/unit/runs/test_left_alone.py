@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -221,3 +221,31 @@ def test_what_goes_on_within_a_budget_takes_the_machine_that_was_just_woken_for_
     )
     RunLease.acquire_for_steps(lease)
     assert [wish.need_s for wish in wishes] == [needs_s]
+
+
+@pytest.mark.parametrize(
+    ("found", "forget", "told"),
+    [
+        ([], lambda _: None, "abandoned"),
+        (["a run"], raising(AssertionError()), "submitted"),
+        ([], raising(HostFault("a broken disk", fault="denied")), "abandoned"),
+        ([], raising(HostFault("run x has not ended", fault="conflict")), None),
+    ],
+)
+def test_a_submission_that_arrives_after_its_run_was_closed_starts_nothing(
+    found: list[str], forget: Any, told: str | None
+) -> None:
+    """Without its snapshot the host refuses it. The killed controller's last bytes may be on their way yet."""
+    lines: list[str] = []
+    asked: list[str] = []
+    session = SimpleNamespace(status=lambda _: found, forget=lambda run_id: asked.append(run_id) or forget(run_id))
+    act: Any = SimpleNamespace(
+        run_id=RUN, link=SimpleNamespace(ask=lambda ask: ask(session)), log=lambda kind, **_: lines.append(kind),
+        services=SimpleNamespace(observer=SimpleNamespace(phase=lambda *_: None)),
+        saved=SimpleNamespace(target=SimpleNamespace(name="l4")),
+    )  # fmt: skip
+    act.ask = lambda: RunActions.ask(act)
+    with nullcontext() if told else pytest.raises(HostFault):
+        RunActions._ask(act)
+    assert lines == ([told] if told else [])
+    assert asked == ([] if found else [RUN])

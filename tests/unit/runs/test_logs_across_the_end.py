@@ -95,6 +95,21 @@ def test_a_machine_that_stays_away_with_the_log_is_an_error(folder: Path) -> Non
         list(read_logs(world.services(), RUN, None, wait=False))
 
 
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_host_that_promises_a_log_and_sends_none_is_not_asked_for_ever(folder: Path, wait: bool) -> None:
+    world = World(folder, ["sync", "submit", "submitted"], gone_after=1)
+    asked: list[wire.WatchRequest] = []
+    ended = wire.RunSummary(RUN, "j", "passed", 0.0)
+
+    def watch(request: wire.WatchRequest) -> tuple[wire.WatchReply, bytes]:
+        asked.append(request)
+        assert len(asked) < 9
+        return wire.WatchReply([], 0, ended, log_step="a", log_size=10**9), b""
+
+    world._watch = watch  # type: ignore[method-assign]
+    assert list(read_logs(world.services(), RUN, None, wait=wait)) == []
+
+
 @pytest.mark.parametrize("name", ["a", "../../elsewhere"])
 def test_a_log_of_an_imported_run_is_no_other_file(folder: Path, tmp_path: Path, name: str) -> None:
     """What a record calls a step is no way out of its run's folder, nor is a link in it."""

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.base.clock import SystemClock
-from orchestrator.base.errors import ConflictError, FcctlError
+from orchestrator.base.errors import ConflictError, FcctlError, HostUnreachable, RunNotFound
 from orchestrator.base.journal import LOOK_S
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.results.store.store import FileStore
-from orchestrator.runs.reopen import attach, fetch, give_up, resumed
+from orchestrator.runs import reopen
+from orchestrator.runs.reopen import attach, cancel, fetch, give_up, resumed
 from orchestrator.sessions.session import stop
-from tests.support.stores import begin
+from tests.support.stores import begin, make_id, make_record
 
 
 class Clock(SystemClock):
@@ -66,3 +67,30 @@ def test_a_run_that_is_followed_is_refused(services: Any, wait_s: float) -> None
         pass
     assert services.store.is_followed(run.run_id)
     assert services.clock.now_s == pytest.approx(wait_s, abs=0.11)
+
+
+def test_a_run_that_another_fcctl_completes_meanwhile_is_attached_to_all_the_same(services: Any) -> None:
+    run = begin(services.store)
+    services.clock.looks.append(SimpleNamespace(release=lambda: run.complete(make_record(run.run_id))))
+    assert attach(services, run.run_id).status == "passed"
+
+
+def test_a_run_that_another_fcctl_completes_meanwhile_is_cancelled_as_it_ended(
+    services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may be off already, and nobody is to wait for it."""
+    run = begin(services.store)
+    saved = SimpleNamespace(target=SimpleNamespace(name="l4"), fence_s=60)
+    monkeypatch.setattr(reopen, "saved_plan", lambda *_: saved)
+
+    def call(_action: Any) -> None:
+        run.complete(make_record(run.run_id))
+        raise HostUnreachable("it is off", reason="port")
+
+    monkeypatch.setattr(reopen, "new_link", lambda *_, **__: SimpleNamespace(call=call, close=lambda: None))
+    ended = cancel(services, run.run_id, reason="enough")
+    assert ended is not None
+    assert ended.status == "passed"
+    monkeypatch.undo()
+    with pytest.raises(RunNotFound):
+        cancel(services, make_id(), reason="enough")

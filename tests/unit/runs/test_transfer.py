@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault
+from orchestrator.base.errors import HostFault, LinkLost
 from orchestrator.results.store.intake import FolderIntake, Limits
 from orchestrator.runs.transfer import KEPT_ON_HOST, LOW_BYTES, amount, collect, delete_old_runs, follow, make_room
 
@@ -83,6 +84,26 @@ def test_a_file_that_arrives_damaged_is_fetched_three_times(intake: FolderIntake
         lying.collect(intake)
     assert len(lying.asked) == 6
     assert intake.size("steps/a/bad") == 0, "nothing damaged is kept"
+
+
+@pytest.mark.parametrize(("breaks", "arrives"), [(3, True), (99, False)])
+def test_a_link_that_breaks_again_and_again_but_brings_bytes_is_tried_on(
+    intake: FolderIntake, breaks: int, arrives: bool
+) -> None:
+    """Each time, ``link.call`` has given up after ``reconnect_s``; without a byte in that time it is the last."""
+    host, fetch, offsets = Host(log=b"12345"), Host.fetch, []
+
+    def broken(run_id: str, parts: Sequence[wire.FilePart]) -> Iterator[tuple[wire.FilePart, bytes]]:
+        offsets.append(parts[0].offset)
+        bytes_of_it = len(parts[0].path) if len(offsets) > breaks else int(len(offsets) < 4)
+        yield from fetch(host, run_id, [replace(parts[0], size=min(parts[0].size, bytes_of_it))])
+        if len(offsets) <= breaks:
+            raise LinkLost("cut")
+
+    host.fetch = broken  # type: ignore[method-assign]
+    with nullcontext() if arrives else pytest.raises(LinkLost):
+        assert host.collect(intake).bytes == 5
+    assert offsets == [0, 1, 2, 3]
 
 
 def test_names_that_are_not_safe_or_not_wanted_are_left_out(intake: FolderIntake, tmp_path: Path) -> None:
@@ -179,6 +200,19 @@ def test_old_runs_that_are_whole_here_are_deleted_there() -> None:
     link, services, deleted, _ = host_with(*ended, ("r9", "running"))
     assert delete_old_runs(services, link, 2) == 2
     assert deleted == ["r3", "r0"]
+
+
+def test_a_run_that_the_host_needs_yet_keeps_no_other_one_there() -> None:
+    link, services, deleted, notes = host_with(*((f"r{n}", "passed") for n in range(4, 7)))
+    session = link.session()
+
+    def forget(run_id: str) -> None:
+        if run_id == "r5":
+            raise HostFault("run r7 works in its folder", fault="conflict")
+        deleted.append(run_id)
+
+    session.forget = forget
+    assert (delete_old_runs(services, link, 0), deleted, notes) == (2, ["r6", "r4"], [])
 
 
 def test_the_newest_ten_stay_on_a_host_with_room() -> None:
