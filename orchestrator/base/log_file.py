@@ -136,7 +136,8 @@ def _rotate(path: Path) -> bool:
     try:
         with alone_in(path.parent, 0.0):
             names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, KEPT))]
-            is_large = path.stat().st_size > MAX_BYTES  # another process may just have renamed it
+            # another process may just have renamed it
+            is_large = path.exists() and path.stat().st_size > MAX_BYTES
             for newer, older in reversed(list(itertools.pairwise(names))) if is_large else ():
                 with contextlib.suppress(FileNotFoundError):
                     newer.replace(older)

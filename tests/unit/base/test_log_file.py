@@ -110,6 +110,24 @@ def test_a_log_that_cannot_be_renamed_does_not_grow_for_ever(log: Path, monkeypa
     assert 4000 <= log.stat().st_size < 5000
 
 
+def test_a_log_that_another_process_renamed_and_filled_again_gets_the_line(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both happen while this process waits for a processor: the file is away when it looks, and large when it opens."""
+    monkeypatch.setattr(logging_setup, "MAX_BYTES", 2000)
+    LOG.info("large %s", "x" * 2000)
+    log.rename(log.with_name("fcctl.log.1"))
+    opened = logging_setup._open
+
+    def late(path: Path) -> int:
+        path.write_text("{}\n" * 2000)
+        return opened(path)
+
+    monkeypatch.setattr(logging_setup, "_open", late)
+    LOG.info("not lost")
+    assert json.loads(log.read_text().splitlines()[-1])["message"] == "not lost"
+
+
 #: Writes 300 lines, and more until there are eleven files: while one process renames, however long, the others go on.
 WRITER = """
 import itertools, logging, os, sys
