@@ -9,8 +9,9 @@ Of text, the first time with a unit of each line counts, named by what stands be
     softmax n=1024 time_us=12.5
 
 or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers.tables`).
-Results in front of it are no part of the name: rates, percentages, decimals of four and more places. Its spread is no
-time (``3.5 ± 0.2 us``), nor what is set (``for 10 s``).
+Results in front of it are no part of the name: rates, percentages, decimals of four and more places, speedups. Its
+spread is no time (``3.5 ± 0.2 us``, ``std: 0.2 us``), nor what is set (``for 10 s``). Where nothing stands in front, the
+words behind tell figures apart: ``3 us naive``.
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
 If none tells them apart, sizes behind the figures do (``3 us, N=512``).
@@ -51,15 +52,18 @@ from fcctl_remote.readers import source
 from fcctl_remote.readers.benchmarks import MAX_METRICS
 from fcctl_remote.readers.headings import ANY_NUMBER, LETTER, Above, Headings, apart
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
+from fcctl_remote.readers.spelling import digits, plain
 from fcctl_remote.readers.tables import NO_NAME, RATE_UNIT, column, untabled
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
 #: One that is no part of a word or of another number: not the 5 of ``v5 s``.
-NUMBER = r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
+NUMBER = r"(?<![\w.,+-])(?<!\d')(?<!\d:\d\d:)(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none;
-#: nor what is set, ``burning for 10 s``.
-TIME = re.compile(r"(?<!\bfor )(?P<open>\(\s*)?" + NUMBER + r"(?(open)\s*\))\s*" + _UNIT + r"(?![\w^])")
+#: nor what is set, ``burning for 10 s``, nor what was simulated, ``210 ns/day``.
+TIME = re.compile(
+    r"(?<!\bfor )(?P<open>\(\s*)?" + NUMBER + r"(?(open)\s*\))\s*" + _UNIT + r"(?![\w^]|\s?/\s?(?:day|hour)\b)"
+)
 #: What is printed in place of a number; nothing that was measured may look better for it.
 NO_NUMBER = r"(?<![\w.])[-+]?(?i:nan|inf(?:inity)?)\s*"
 #: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
@@ -88,15 +92,22 @@ _UNIT_FIRST = re.compile(
 #: The spread of a figure, ``55.05 +- 0.15 ms``; a unit in brackets behind one, ``0.25 (ms)``, not ``N = 64 (us)``.
 _SPREAD = re.compile(r"(?<=\d)\s?(?:±|\+/?-)\s?\d[\d.]{0,20}(?:[eE][+-]?\d{1,3})?(?=\s?[A-Za-zµμ])")
 _UNIT_IN_BRACKETS = re.compile(r"(\d\.\d{1,20})\s?[(\[](%s|%s)[)\]]" % (_UNIT.replace("?P<unit>", "?:"), RATE_UNIT))
-#: A result that stands in a line beside the figure: decimals that no parameter has, a percentage.
-_RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%)")
+#: A result that stands in a line beside the figure: decimals that no parameter has, a percentage, a speedup.
+_RESULT = re.compile(
+    r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%(?!\s?(?:percen|quan)tile))"
+    r"|\(?(?<![\w.])\d{1,12}\.\d{1,20}[x×](?!\w)\)?"
+)
 #: A problem's size: ``N=1024``, ``size: (64)``, ``64x64x8``.
 _SIZE = re.compile(
     r"(?<![\w.])(?:(?:size|dims?|batch|length|[BHSDMNKbhsdmnk])\s?[=:]\s?\(?\d+\)?|\d+(?:\s?[x×]\s?\d+)+)(?![\w.])"
 )
+#: Of what stands behind a figure, the words that may name it.
+_WORDS, _MOST_WORDS = re.compile(r"(?<![\w.])[A-Za-z_][\w-]{0,60}"), 6
 #: What Google's benchmark prints behind its times.
 _ITERATIONS = re.compile(r"(?<=[num]s)\s+\d+\s+(?=\w+=)|(?<=\ss)\s+\d+\s+(?=\w+=)")
 _BYTES_PER_SECOND = re.compile(r"\bbytes_per_second=(\d[\d.]*)([kMGT]?)i?/s")
+#: What tells how far samples are from each other, and is no time of its own.
+_SPREAD_NAME = re.compile(r"(?:^|[\s_/])(?:std|stdev|stddev|std[ _.]?dev(?:iation)?|variance|iqr)$", re.IGNORECASE)
 #: What counts repetitions, which are samples of one benchmark: ``iter 3``, ``step 1/74``; not ``steps=100``.
 _REPETITION = re.compile(
     r"[\[(]?\b(?:iter(?:ation)?|rep(?:eat|etition)?|run|trial|sample|step|epoch|round|loop)[\s#:]{0,6}\d+"
@@ -104,7 +115,7 @@ _REPETITION = re.compile(
     re.IGNORECASE,
 )
 #: A line of a program's progress: what it counts is no part of a name.
-_PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%")
+_PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%(?!\s?(?:percen|quan)tile)")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d(?::\d\d|<)")  # the second of tqdm
 #: Characters of a column's heading that may tell a unit.
@@ -119,6 +130,7 @@ class _Column(NamedTuple):
 
 def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken = _taken(path, _NO_TIME, lambda text: _figures(text, _time_of_line, _time_column), MAX_ROWS)
+    taken = {name: samples for name, samples in taken.items() if not _SPREAD_NAME.search(name)}
     if not taken:
         raise ReaderError("contains no time with a unit (ns, us, ms, s)", _TIME_HINT, empty=True)
     return source.document([source.benchmark(name, samples) for name, samples in taken.items()], "times")
@@ -150,15 +162,20 @@ def _taken(
 
 
 def _sizes(line: str) -> str | None:
-    """The sizes that stand behind the last figure of ``line``; None if it has no figure."""
-    ends = [found.end() for pattern in (TIME, _KEYED, _RATE) for found in pattern.finditer(line)]
-    return " ".join(_SIZE.findall(line[max(ends) :])) if ends else None
+    """The sizes that stand behind the last figure of ``line``, or the words if none stand before the first; None if it
+    has no figure."""
+    places = [found.span() for pattern in (TIME, _KEYED, _RATE) for found in pattern.finditer(line)]
+    if not places:
+        return None
+    behind = line[max(end for _, end in places) :]
+    named = _KEYED.search(line) or LETTER.search(line[: min(start for start, _ in places)])
+    return " ".join(_SIZE.findall(behind) or ([] if named else _WORDS.findall(behind)[:_MOST_WORDS]))
 
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path`` as a terminal shows them at last, each unit behind its number. Raises: ReaderError, if one
     has what matches ``none``."""
-    for printed in untabled(line.rpartition("\r")[2] for line in lines(path)):
+    for printed in untabled(map(plain, lines(path))):
         line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
         line = _UNIT_IN_BRACKETS.sub(r"\1 \2", _SPREAD.sub("", line))
         line = _UNIT_FIRST.sub(r" \g<value> \g<time>\g<rate>", line)
@@ -176,7 +193,8 @@ def _figures(
     if table is None:
         yield from of_line(first)
     for line in text:
-        if table is None or ("," not in line and TIME.search(line)):  # the header may be a title, ``Time (ms)``
+        # The header may be a title, ``Time (ms)``.
+        if table is None or ("," not in line and (TIME.search(line) or _RATE.search(line))):
             yield from of_line(line)
         else:
             yield from table.row(line)
@@ -195,7 +213,7 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
         factor = _factor(match.group("unit"))
     else:
         return
-    value = _above_zero(match.group("number").replace(",", ""), factor)
+    value = _above_zero(digits(match.group("number")), factor)
     if value is not None:
         name = _without_results(line[: match.start()]).strip(_EDGE)
         if name.count(")") > name.count("("):  # ``(naive): 3 us``
@@ -341,7 +359,7 @@ def _words(*texts: str) -> Iterator[str]:
 
 
 def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
-    number = match.group("number").replace(",", "")
+    number = digits(match.group("number"))
     if match.group("other"):
         return match.group("other") + "/s", source.scaled(number, 1.0)
     unit, prefix = ("GB/s", match.group("bytes")) if match.group("flops") is None else ("GFLOP/s", match.group("flops"))

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fcctl_remote.readers.source import finite
+from fcctl_remote.readers.spelling import digits
 
 RATE_UNIT = (
     r"(?:t|tok|tokens|req|requests|it|samples|images)/s|(?i:[kmgtp]flops?)(?:/s)?|[kKMGTP]i?B(?:ytes)?(?:/s(?:ec)?|ps)"
@@ -29,7 +30,8 @@ _TITLED = re.compile(
     r"(?P<what>.{0,80}?)\s{0,4}[(\[](?P<unit>%s|[nuµm]?s(?:ecs?)?)[)\]]"
     r"|(?P<key>\w{1,60})_(?P<short>[num]s|(?i:[kmgt]flops?))"
     r"|.{0,80}\b(?i:times?|latency|latencies|runtimes?) (?:are )?in (?P<spelled>[nuµm]s|(?:nano|micro|milli)?seconds)"
-    r"|(?:(?P<of>.{0,80}(?<![\s\d)])(?<!(?i:nan|inf))(?<!(?i:inity)))\s{1,4})?(?P<bare>%s)" % (RATE_UNIT, RATE_UNIT)
+    r"|(?:(?P<of>(?!.{0,80}\d\.\d).{0,80}(?<![\s\d)])(?<!(?i:nan|inf))(?<!(?i:inity)))\s{1,4})?(?P<bare>%s)"
+    % (RATE_UNIT, RATE_UNIT)
 )
 _UNITS = re.compile(r"[#\s]{0,400}(?:\([\w/%]{1,20}\)\s{0,200}){2,60}")
 _LABELLED = re.compile(
@@ -62,8 +64,22 @@ _PYTEST = re.compile(r"Name \(time in (?P<unit>[nuµm]?s)\)\s{2}")
 _CENTRES = ("Median", "Mean", "Min")
 #: A line of ptxas, or of ninja: ``[1/3] /usr/local/cuda/bin/nvcc ..``.
 _COMPILES = re.compile(r"ptxas |\[\d+/\d+\] \S*(?:\+\+|cc)\s")
-#: pytest's last line; the spread of a benchmark's repetitions, as Google's prints it.
-_NO_BENCHMARK = re.compile(r"=+ (?:\d+ \w+,? )+in [\d.]+s\b|\S+_(?:stddev|cv)\s")
+#: How long tests took, by pytest, googletest and ctest, and CMake; the spread of a benchmark's repetitions, as Google's
+#: prints it; what nvbench prints again in its table.
+_NO_BENCHMARK = re.compile(
+    r"=+ (?:\d+ \w+,? )+in [\d.]+s\b|[\d.]+s (?:call|setup|teardown) |\[(?:=+|-+|[ A-Z]{10})\] "
+    r"|\s*\d+/\d+ Test +#|Total Test time|-- (?:Configuring|Generating|Build) |\S+_(?:stddev|cv)\s"
+    r"|Pass: (?:Cold|Batch|CPU): "
+)
+#: The benchmark of a Rust program by Criterion: its name, if that is short, and the middle of three estimates.
+_CRITERION = re.compile(
+    r"(?P<name>\S.{0,200}?)?\s{1,60}(?P<what>time|thrpt):\s{1,20}"
+    r"\[\S{1,40} \S{1,20} (?P<middle>\S{1,40} \S{1,20}) \S{1,40} \S{1,20}\]"
+)
+#: Titles of what has no unit, or another than the figures beside it.
+_NO_UNIT = re.compile(
+    r"speed-?up|err|diff|ratio|accura|efficien|util|occup|toleran|checksum|version|loss|factor|gain|%", re.IGNORECASE
+)
 
 
 class Column(NamedTuple):
@@ -76,7 +92,7 @@ def untabled(text: Iterable[str]) -> Iterator[str]:
     so are lines of a compilation: ptxas prints how long it took."""
     columns: list[Column] = []
     unit = above = ""
-    ahead, behind = itertools.tee(_medians(_compared(line for line in text if not _COMPILES.match(line))))
+    ahead, behind = itertools.tee(_medians(_estimates(_compared(line for line in text if not _COMPILES.match(line)))))
     next(ahead, None)
     for line, below in itertools.zip_longest(behind, ahead, fillvalue=""):
         if columns and _RULE.fullmatch(line):
@@ -90,7 +106,8 @@ def untabled(text: Iterable[str]) -> Iterator[str]:
             columns, unit = header, "" if any(found.unit for found in header) else unit
         else:
             labelled = _LABELLED.fullmatch(line) if unit else None
-            yield "%s: %s %s" % (*labelled.groups(), unit) if labelled else line
+            own = labelled is None or column(labelled["label"]).unit or _NO_UNIT.search(labelled["label"])
+            yield line if labelled is None or own else "%s: %s %s" % (*labelled.groups(), unit)
             columns, unit = [], header[0].unit if header else unit
 
 
@@ -111,6 +128,19 @@ def _compared(text: Iterable[str]) -> Iterator[str]:
     yield from table
 
 
+def _estimates(text: Iterable[str]) -> Iterator[str]:
+    """``text`` with a line for each estimate of Criterion, whose long names stand in a line of their own."""
+    above = name = ""
+    for line in text:
+        found = _CRITERION.fullmatch(line.rstrip()[:_MAX_LINE])
+        if found:
+            name = found["name"] or (above if found["what"] == "time" else name)
+            yield "%s %s: %s" % (name, found["what"], found["middle"])
+        else:
+            yield line
+        above = line.strip()
+
+
 def _medians(text: Iterable[str]) -> Iterator[str]:
     """``text`` with a line for each test of pytest-benchmark's table, and without times of other things."""
     at, unit = 0, ""
@@ -122,7 +152,7 @@ def _medians(text: Iterable[str]) -> Iterator[str]:
             continue
         unit = unit if line.strip() else ""
         value = cells[at].split(" ")[0] if unit and len(cells) > at else ""
-        yield "%s: %s %s" % (cells[0], value, unit) if finite(value.replace(",", "")) is not None else line
+        yield "%s: %s %s" % (cells[0], value, unit) if finite(digits(value)) is not None else line
 
 
 def _compared_times(table: Sequence[str], unit: str) -> Iterator[str]:
@@ -201,10 +231,13 @@ def _figures(columns: Sequence[Column], line: str, unit: str) -> list[str] | Non
     cells = next((cells for cells in splits if len(cells) == len(columns)), [])
     values = cells or line.split()[-len(columns) :]
     plain = (_SPREAD.sub("", value) if value.upper() != "N/A" else "nan" for value in values)
-    row = [(c._replace(unit=unit) if unit and "." in value else c, value) for c, value in zip(columns, plain)]  # noqa: B905
+    row = [
+        (c._replace(unit=unit) if unit and "." in value and not _NO_UNIT.search(c.what) else c, value)
+        for c, value in zip(columns, plain)  # noqa: B905
+    ]
     host = "CPU" if any("CUDA" in found.what for found in columns) else None  # of torch's table the GPU's times count
     own = [(found, value) for found, value in row if not found.unit and _FIGURE.fullmatch(value) and values is cells]
-    figures = [(found, value.replace(",", "")) for found, value in row if found.unit]
+    figures = [(found, digits(value)) for found, value in row if found.unit]
     if len(values) < len(columns) or any(_number(value) is None for _, value in figures) or not (own or figures):
         return None
     names = [(found.what, re.sub(r"\.0$", "", value)) for found, value in row if not found.unit]

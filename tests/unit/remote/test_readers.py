@@ -405,6 +405,23 @@ def test_times_that_are_printed() -> None:
         ("N = 8\nt: 3 us (n=8)\nN = 16\nt: 4 us (n=16)\n", {"N = 8 t": [3.0], "N = 16 t": [4.0]}),
         ("t: 3 us, errors=0\nt: 4 us, errors=1, n=2.5\n", {"t": [3.0, 4.0]}),
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
+        (  # of a locale with a decimal comma
+            "a: 12,5 ms\nb: 0,345 ms\nc: 1,234 us\nd: 1,234,567.5 us\ne: 1.234,5 us\nf: 1,2,3 us\ng: 1'234.5 us\n",
+            {"a": [12_500.0], "b": [345.0], "c": [1234.0], "d": [1_234_567.5]},
+        ),
+        ("kernel  time (ms)\na  12,5\n", {"a time": [12_500.0]}),
+        (
+            "a: 1m 23.4s\nb: 2 min 3 s\nc: 1h 2m 3.5 sec\nd: 00:01:23.4 s\nreal\t0m1.2s\n",
+            {"a": [83.4e6], "b": [123e6], "c": [3723.5e6]},
+        ),
+        ("\x1b[32ma\x1b[0m: \x1b[1;31m12.5\x1b[0m ms\n\x1b[2Kb: 3 \x1b[2mus\x1b[m\n", {"a": [12_500.0], "b": [3.0]}),
+        ("12.5 ms  naive\n3.5 ms  tiled (4)\n", {"naive time": [12_500.0], "tiled time": [3500.0]}),
+        ("3 us  naive\n4 us  naive\n", {"time": [3.0, 4.0]}),
+        ("1000 steps at 210.5 ns/day\nk: 3 us / call\n", {"k": [3.0]}),  # what was simulated is no time
+        ("10% percentile: 1 s\n99% percentile: 2 s\n", {"10% percentile": [1e6], "99% percentile": [2e6]}),
+        ("k (1.07x): 3 us\nk (1.12x): 4 us\nunroll 4x: 5 us\n", {"k": [3.0, 4.0], "unroll 4x": [5.0]}),
+        ("mean: 3 us\nstd: 1 us\nstddev_ms: 2\n  IQR:    0.50 us (1 to 2)\n", {"mean": [3.0]}),
+        ("name,mean_ms,std_ms\na,1.5,0.1\n", {"a/mean": [1500.0]}),
     ],
 )
 def test_times_of_tables_and_of_text_that_looks_like_one(
@@ -612,6 +629,50 @@ test_slow[1024]     5,066.0800 (76.67)  9,380.7700 (24.64)  5,267.4500 (>1000.0)
 TITLE = "Times in ms:\n| size | naive | shared |\n|---|---|---|\n| 128 | 12.5 | 3.25 |\n"
 ABOVE = "Time (ms)\nsize  naive  shared\n128   12.5   3.25\n"
 REPEATED = "".join(f"BM_A/64{end}  {value} us  {value} us  3\n" for end, value in (("_mean", 4), ("_stddev", 1)))
+#: Criterion, of a Rust program: low, middle and high estimate; googletest, ctest, CMake and pytest of how long their
+#: own work took; nvbench of what its table has again; a server's benchmark.
+CRITERION = """\
+unpack_cuda_u8/unpack/3bw
+                        time:   [308.60 µs 308.77 µs 308.96 µs]
+                        thrpt:  [301.44 GiB/s 301.63 GiB/s 301.79 GiB/s]
+                 change:
+                        time:   [-2.0430% -1.8218% -1.5659%] (p = 0.00 < 0.05)
+                        Performance has improved.
+Found 1 outliers among 10 measurements (10.00%)
+FoR/u32/1K              time:   [6.2240 µs 6.2360 µs 6.2574 µs]
+                        thrpt:  [4.4146 GB/s 4.4173 GB/s 4.4204 GB/s]
+"""
+TESTED = """\
+-- Configuring done (1.2s)
+[ RUN      ] Gemm.Small
+[       OK ] Gemm.Small (12 ms)
+[  FAILED  ] Gemm.Large (3 ms)
+[----------] 2 tests from Gemm (15 ms total)
+[==========] 2 tests from 1 test suite ran. (16 ms total)
+1/2 Test #1: gemm .............................   Passed    0.05 sec
+Total Test time (real) =   1.23 sec
+0.52s call     test_a.py::test_b
+Run:  [1/2] histogram [Device=0 Size=2^2]
+Pass: Cold: 0.007010ms GPU, 0.026586ms CPU, 0.50s total GPU, 7.62s total wall, 71344x
+Run:  [2/2] histogram [Device=0 Size=2^6]
+Pass: Cold: 0.009010ms GPU, 0.026586ms CPU, 0.50s total GPU, 7.62s total wall, 71344x
+[info] k: 3 us
+"""
+SERVER = """\
+Throughput: 5.54 requests/s, 2200.12 total tokens/s, 1111.20 output tokens/s
+Request throughput (req/s):              16.36
+Mean TTFT (ms):                          45.12
+Ratio:                                   0.95
+"""
+UNITS = """\
+Bandwidth (GB/s)
+  naive: 120.5
+Max error: 0.001
+Times in ms:
+| size | naive | speedup |
+|------|-------|---------|
+| 128  | 12.5  | 3.25    |
+"""
 SIZE = "size=1024 count=256 float sum root=-1"
 PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
 
@@ -690,6 +751,13 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),
         (HEX, None, {"t": [3.0, 4.0]}),
+        (CRITERION, {"unpack_cuda_u8/unpack/3bw thrpt GB/s": 323.872746373, "FoR/u32/1K thrpt GB/s": 4.4173},
+         {"unpack_cuda_u8/unpack/3bw time": [308.77], "FoR/u32/1K time": [6.236]}),
+        (TESTED, None, {"info] k": [3.0]}),
+        (SERVER, {"Throughput requests/s": 5.54, "Request throughput req/s": 16.36}, {"Mean TTFT": [45_120.0]}),
+        (UNITS, {"naive GB/s": 120.5}, {"size=128 naive": [12_500.0]}),
+        ("412.5 GB/s triad\n400.5 GB/s copy\n412,5 GB/s\n",
+         {"triad GB/s": 412.5, "copy GB/s": 400.5, "GB/s": 412.5}, None),
         ("Device: L4\nOffset, Bandwidth (GB/s):\n0, 200.5\n1, 150.5\n\nStride, Bandwidth (GB/s):\n1, 201.5\n",
          {"Offset=0 Bandwidth GB/s": 200.5, "Offset=1 Bandwidth GB/s": 150.5, "Stride=1 Bandwidth GB/s": 201.5}, None),
         ("L4, 58 SMs\nkernel,n,time_us\nnaive,64,3\ntiled,64,2\nsum, all: 5 ms\n", None,
