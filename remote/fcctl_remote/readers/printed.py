@@ -10,8 +10,8 @@ Of text, the first time with a unit of each line counts, named by what stands be
 
 or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers.tables`).
 Results in front of it are no part of the name: rates, percentages, decimals of four and more places, speedups. Its
-spread is no time (``3.5 ± 0.2 us``, ``std: 0.2 us``), nor what is set (``for 10 s``). Where nothing stands in front, the
-words behind tell figures apart: ``3 us naive``.
+spread is no time (``3.5 ± 0.2 us``, ``std: 0.2 us``), nor what is set (``for 10 s``). Where nothing stands in front,
+the words behind tell figures apart: ``3 us naive``.
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
 If none tells them apart, sizes behind the figures do (``3 us, N=512``).
