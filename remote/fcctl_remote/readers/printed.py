@@ -2,7 +2,8 @@
 
 ``times``: the times a program prints, or writes as CSV. Each name is a benchmark, each time of it a sample.
 
-Of text, the first time with a unit of each line counts, named by what stands before it::
+Of text, the first time with a unit of each line counts, named by what stands before it, and others with labels of
+their own (``CPU: 5 ms, GPU: 3 us``; not ``min: 2 us``)::
 
     softmax n=1024: 12.5 us
     Average time:   (0.31) ms
@@ -71,11 +72,13 @@ _COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + _UNIT + r"[)\]]?")
 #: A key that ends in a unit: ``time_us=12.5``, ``"p50_ms": 3``; of seconds, only one that names a time.
 _KEY = (
     r"(?<![\w.])(?P<key>(?:[A-Za-z]\w{0,60}_)?(?:[num]s|[nu]secs?|msecs?)"
-    r"|\w{0,60}(?:time|elapsed|latency|duration)\w{0,20}_s(?:ec(?:ond)?s?)?)\"?\s*[=:]\s*"
+    r"|\w{0,60}(?:time|elapsed|latency|duration)\w{0,20}_s(?:ec(?:ond)?s?)?)[\"']?\s*[=:]\s*"
 )
 _KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
 _NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
-_RATE_HEADING = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
+_RATE_HEADING = re.compile(
+    r"(?<![a-z])(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE
+)
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
 #: A percentage in brackets, a time stamp, brackets of any kind: :func:`_lasting` looks at these.
@@ -86,7 +89,7 @@ _BRACKETS = re.compile(
 _UNIT_FIRST = re.compile(
     r"(?<!\d )(?:(?:(?<=\s)|(?<=[A-Za-z])(?!.s[)\]]))"
     r"[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"
-    r"|(?<![\w.])[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
+    r"|(?<![\w.])[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]])|[A-Za-z]{2,20}/s(?:ec)?(?=\s{0,40}[=:]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
     r"(?P<value>\d[\d,]{0,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|[-+]?(?i:nan|inf))(?![\w.])"
 )
 #: The spread of a figure, ``55.05 +- 0.15 ms``; a unit in brackets behind one, ``0.25 (ms)``, not ``N = 64 (us)``.
@@ -108,6 +111,13 @@ _ITERATIONS = re.compile(r"(?<=[num]s)\s+\d+\s+(?=\w+=)|(?<=\ss)\s+\d+\s+(?=\w+=
 _BYTES_PER_SECOND = re.compile(r"\bbytes_per_second=(\d[\d.]*)([kMGT]?)i?/s")
 #: What tells how far samples are from each other, and is no time of its own.
 _SPREAD_NAME = re.compile(r"(?:^|[\s_/])(?:std|stdev|stddev|std[ _.]?dev(?:iation)?|variance|iqr)$", re.IGNORECASE)
+#: The label of a further time in a line; what describes the time before it; what stands before the label of the first.
+_LABEL = re.compile(r"[A-Za-z][^|,;:=]{0,60}[:=]\s{0,20}$")
+_STATISTIC = re.compile(
+    r"\b(?:min(?:imum)?|max(?:imum)?|best|worst|std\w*|p\d+|median|mean|avg|average|total|sum|user|sys(?:tem)?)\b",
+    re.IGNORECASE,
+)
+_SHARED = re.compile(r".{0,300}[|,;]")
 #: What counts repetitions, which are samples of one benchmark: ``iter 3``, ``step 1/74``; not ``steps=100``.
 _REPETITION = re.compile(
     r"[\[(]?\b(?:iter(?:ation)?|rep(?:eat|etition)?|run|trial|sample|step|epoch|round|loop)[\s#:]{0,6}\d+"
@@ -215,10 +225,24 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
         return
     value = _above_zero(digits(match.group("number")), factor)
     if value is not None:
-        name = _without_results(line[: match.start()]).strip(_EDGE)
-        if name.count(")") > name.count("("):  # ``(naive): 3 us``
-            name = name.replace(")", "", 1)
-        yield " ".join(f"{name} {what}".split()) or "time", value
+        yield " ".join(f"{_named(line[: match.start()])} {what}".split()) or "time", value
+        yield from _others_of_line(line, match.start(), match.end())
+
+
+def _named(before: str) -> str:
+    name = _without_results(before).strip(_EDGE)
+    return name.replace(")", "", 1) if name.count(")") > name.count("(") else name  # ``(naive): 3 us``
+
+
+def _others_of_line(line: str, start: int, end: int) -> Iterator[tuple[str, float]]:
+    """The times behind the first one of ``line`` with labels of their own, ``GPU: 3 us``; not its ``min: 2 us``."""
+    shared = _SHARED.match(line[:start])
+    for match in TIME.finditer(line, end):
+        between, end = line[end : match.start()], match.end()
+        label = _LABEL.search(between)
+        value = _above_zero(digits(match.group("number")), _factor(match.group("unit")))
+        if label and value is not None and not _STATISTIC.search(label[0]):
+            yield " ".join(f"{_named(shared[0] if shared else '')} {_named(between)}".split()), value
 
 
 def _without_results(name: str) -> str:
@@ -261,9 +285,9 @@ class _Table:
     def row(self, line: str) -> Iterator[tuple[str, float]]:
         cells = _cells(line, self._delimiter)
         parts = [cells[i].strip() for i in self._naming if i < len(cells)]
-        name = " ".join(part for part in parts if part and (finite(part) is None or part.isdigit()))
+        name = " ".join(part for part in parts if part and (finite(digits(part)) is None or part.isdigit()))
         for at, found in self._columns.items():
-            value = _above_zero(cells[at].strip(), found.factor) if at < len(cells) else None
+            value = _above_zero(digits(cells[at].strip()), found.factor) if at < len(cells) else None
             if value is not None:
                 yield (name + found.what).strip(" /") or "time", value
 

@@ -54,6 +54,7 @@ _SPREAD = re.compile(r"\s{0,4}(?:±.{0,40}|\+/-.{0,40}|\(±?[\d.]{1,20}%?\))$")
 _FIGURE = re.compile(r"\d[\d,.]{0,30}\s?(?:[nuµm]?s|%s)" % RATE_UNIT)
 #: Of comma-separated values: words and numbers, at the end a number.
 _ROW = re.compile(r"(?:\s{0,20}[\w.+-]{1,80}\s{0,20},){1,20}\s{0,20}\d[\d.eE+-]{0,30}\s{0,20}")
+_DECIMAL = re.compile(r"\d\.\d")
 _MAX_LINE = 2000
 #: The first and the last line of a table that torch.utils.benchmark compares, and the labels of its rows.
 _COMPARED = re.compile(r"\[-+ ?(?P<title>.{0,100}?) ?-+\]\s*")
@@ -69,7 +70,7 @@ _COMPILES = re.compile(r"ptxas |\[\d+/\d+\] \S*(?:\+\+|cc)\s")
 _NO_BENCHMARK = re.compile(
     r"=+ (?:\d+ \w+,? )+in [\d.]+s\b|[\d.]+s (?:call|setup|teardown) |\[(?:=+|-+|[ A-Z]{10})\] "
     r"|\s*\d+/\d+ Test +#|Total Test time|-- (?:Configuring|Generating|Build) |\S+_(?:stddev|cv)\s"
-    r"|Pass: (?:Cold|Batch|CPU): "
+    r"|Pass: (?:Cold|Batch|CPU): |\w+ AUTOTUNE benchmarking |Triton autotuning "
 )
 #: The benchmark of a Rust program by Criterion: its name, if that is short, and the middle of three estimates.
 _CRITERION = re.compile(
@@ -196,12 +197,17 @@ def _header(above: str, line: str, below: str, unit: str) -> list[Column]:
             found = column("%s %s" % (title.group(), next(beneath, "")))
             columns.append(found if found.unit else Column(title.group(), ""))
     else:
-        cells = _split(line, bool(above))
+        cells, words = _split(line, bool(above)), below.split()
         if above and len(cells) == 1 and _ROW.fullmatch(below) and below.count(",") == line.count(","):
             cells = [cell.strip() for cell in line.rstrip(": ").split(",")]
+        titles = line.split()
+        if cells[1:] == [] and len(titles) == len(words) and all(finite(word) is not None for word in words):
+            cells = titles if all(title[0] not in "([" for title in titles) else cells
         columns = [column(cell if cells[1:] else cell.rstrip(":. ")) for cell in cells]
+        if any(cell.startswith((":", "=")) for cell in cells):  # ``Runtime (us)   : 12.5``
+            return []
     if not any(found.unit for found in columns) and not _rules(below, len(columns)):
-        titles = unit and not any(finite(found.what) is not None for found in columns)
+        titles = unit and not any(finite(found.what) is not None or _DECIMAL.search(found.what) for found in columns)
         if not titles or not _figures(columns, below, unit):
             return []
     counts = [columns[:at].count(found) for at, found in enumerate(columns)]
@@ -220,7 +226,7 @@ def _split(line: str, inside: bool = False) -> list[str]:
         return [cell.strip() for cell in line.strip("|").split("|")]
     if inside and line.count(",") > 2:
         return [cell.strip() for cell in line.split(",")]
-    return [cell.rstrip(",") for cell in re.split(r"\s{2,}|\t+" if inside else r"\s{2,}", line.strip("# \t"))]
+    return [cell.rstrip(",") for cell in re.split(r"\s{2,}|\t+" if inside else r"\s{2,}", line.strip("# \t\\"))]
 
 
 def _figures(columns: Sequence[Column], line: str, unit: str) -> list[str] | None:

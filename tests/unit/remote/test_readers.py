@@ -422,6 +422,13 @@ def test_times_that_are_printed() -> None:
         ("k (1.07x): 3 us\nk (1.12x): 4 us\nunroll 4x: 5 us\n", {"k": [3.0, 4.0], "unroll 4x": [5.0]}),
         ("mean: 3 us\nstd: 1 us\nstddev_ms: 2\n  IQR:    0.50 us (1 to 2)\n", {"mean": [3.0]}),
         ("name,mean_ms,std_ms\na,1.5,0.1\n", {"a/mean": [1500.0]}),
+        ("name,init_ms,gb_s\na,1.5,3\n", {"a/init": [1500.0]}),
+        ('"Kernel";"Zeit (ms)"\n"a";"12,5"\n', {"a/Zeit": [12_500.0]}),
+        ("{'kernel': 'gemm', 'time_ms': 1.5}\n", {"kernel': 'gemm": [1500.0]}),
+        ("CPU Time = 5ms, GPU Time = 12.5us, Speedup = 400\n", {"CPU Time": [5000.0], "GPU Time": [12.5]}),
+        ("n=64 | cublas: 3 us, 5 TFLOPS | mine: 4 us (max: 5 us)\n", {"n=64 | cublas": [3.0], "n=64 mine": [4.0]}),
+        ("  mm 0.5 ms 94.9%\nSingleProcess AUTOTUNE benchmarking takes 2.3 seconds\n", {"mm": [500.0]}),
+        ("k: 3 us\nTriton autotuning for function mm finished after 3.4s\n", {"k": [3.0]}),
     ],
 )
 def test_times_of_tables_and_of_text_that_looks_like_one(
@@ -673,6 +680,15 @@ Times in ms:
 |------|-------|---------|
 | 128  | 12.5  | 3.25    |
 """
+#: As pandas wraps a table that is too wide.
+WRAPPED = """\
+      N  Triton (ms)  \\
+0   256     0.100000
+1   512     0.200000
+
+   Torch (ms)
+0    0.300000
+"""
 SIZE = "size=1024 count=256 float sum root=-1"
 PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
 
@@ -755,6 +771,12 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
          {"unpack_cuda_u8/unpack/3bw time": [308.77], "FoR/u32/1K time": [6.236]}),
         (TESTED, None, {"info] k": [3.0]}),
         (SERVER, {"Throughput requests/s": 5.54, "Request throughput req/s": 16.36}, {"Mean TTFT": [45_120.0]}),
+        (WRAPPED, None, {"N=256 Triton": [100.0], "N=512 Triton": [200.0]}),
+        ("N CPU(ms) GPU(ms) Speedup\n64 1.5 0.25 6.0\n", None, {"N=64 CPU": [1500.0], "N=64 GPU": [250.0]}),
+        ("Runtime (us)     : 12.5\n64 128  3.5\n", None, {"Runtime": [12.5]}),
+        ("kernel | time (us)\na  | 3.5 ± 0.1\nn=64  12.5±0.3us\n", None, {"n=64": [12.5]}),
+        ("tokens/sec: 123.4\ntotal images/sec: 456.70\nit/s = 12.5\n",
+         {"tokens/s": 123.4, "total images/s": 456.7, "it/s": 12.5}, None),
         (UNITS, {"naive GB/s": 120.5}, {"size=128 naive": [12_500.0]}),
         ("412.5 GB/s triad\n400.5 GB/s copy\n412,5 GB/s\n",
          {"triad GB/s": 412.5, "copy GB/s": 400.5, "GB/s": 412.5}, None),
