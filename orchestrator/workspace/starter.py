@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.workspace import build_files
-from orchestrator.workspace.findings import Findings
+from orchestrator.workspace.findings import BuilderStep, Findings
 
 _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
@@ -198,11 +198,12 @@ def _builder_steps(findings: Findings) -> list[_Step]:
         return [*steps, *_steps_of_targets(findings, recipes, "just {}".format)] or [
             _build(findings, "just", "", tools)
         ]
-    if findings.builder == "bazel":
-        return [_build(findings, "bazel build //...", "", tools), _test("bazel test --test_output=errors //...")]
-    build = "meson setup build --buildtype=release\nmeson compile -C build"
-    junit = "build/meson-logs/testlog.junit.xml"
-    return [_build(findings, build, "", tools), _test("meson test -C build --print-errorlogs", (("junit", junit),))]
+    make: dict[str, Callable[[BuilderStep], _Step]] = {
+        "build": lambda step: _build(findings, step.run, "", tools),
+        "test": lambda step: _test(step.run, (("junit", step.junit),) if step.junit else ()),
+        "bench": lambda step: replace(_bench(step.run), gpu=findings.uses_nvcc),
+    }
+    return [make[step.id](step) for step in findings.builder_steps]
 
 
 _PATH = 'export PATH="$(dirname "$FCCTL_PYTHON"):$PATH"   # so that the Makefile calls a python that has torch'
@@ -252,7 +253,7 @@ def _run_those_that_can(findings: Findings) -> list[_Step]:
     """Runs the programs that the build makes, if one of them needs no arguments."""
     if findings.unnamed_programs:
         names = " ".join(f"! -name {shlex.quote(name)}" for name in findings.not_run)
-        lines = [f"{_BUILT} {names} | sort)", _TRY, _TRY_BUILT, _FAILED]
+        lines = [f"{_BUILT} {names} | sort)", _NONE_BUILT, _TRY, _TRY_BUILT, _FAILED]
         return [replace(_run("\n".join(lines)), gpu=findings.programs_use_gpu)]
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
@@ -290,8 +291,8 @@ def _python_steps(findings: Findings) -> list[_Step]:
     rewrite, findings = build_files.commands(findings.rewritten), replace(findings, rewritten=())
     if findings.python_build == "build.py":
         steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
-    elif findings.python_build == "setup.py":
-        steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
+    elif findings.python_build and findings.python_build.startswith("setup"):
+        steps.append(_build(findings, f"{python} {findings.python_build} build_ext --inplace", _PYTHON, ()))
     elif findings.python_build or findings.requirements:
         python, more = "build/venv/bin/python", " pytest" if findings.python_tests else ""
         pip = f"{python} -m pip install"
@@ -346,6 +347,7 @@ _TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
 #: The programs that the build made, whatever their names.
 _BEGAN = ".build-began"
 _BUILT = f'built=$(find . -type f -perm -u+x -newer {_BEGAN} ! -path "*/CMakeFiles/*" ! -name "*.so*"'
+_NONE_BUILT = '[ -n "$built" ] || { echo "no program was built: see the options for examples"; exit 1; }'
 _TRY_BUILT = 'while IFS= read -r program <&3; do [ -z "$program" ] || try "$(printf %q "$program")"; done 3<<<"$built"'
 _FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
 
