@@ -53,29 +53,32 @@ from fcctl_remote.readers import source
 from fcctl_remote.readers.benchmarks import MAX_METRICS
 from fcctl_remote.readers.headings import ANY_NUMBER, LETTER, Above, Headings, apart
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
-from fcctl_remote.readers.spelling import digits, plain
-from fcctl_remote.readers.tables import NO_NAME, RATE_UNIT, column, untabled
+from fcctl_remote.readers.spelling import TIME_UNIT, digits, plain, unit_behind
+from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
-_UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
 #: One that is no part of a word or of another number: not the 5 of ``v5 s``.
-NUMBER = r"(?<![\w.,+-])(?<!\d')(?<!\d:\d\d:)(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
+NUMBER = r"(?<![\w.,^+-])(?<!\d')(?<!\d:\d\d:)(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none;
 #: nor what is set, ``burning for 10 s``, nor what was simulated, ``210 ns/day``.
 TIME = re.compile(
-    r"(?<!\bfor )(?P<open>\(\s*)?" + NUMBER + r"(?(open)\s*\))\s*" + _UNIT + r"(?![\w^]|\s?/\s?(?:day|hour)\b)"
+    r"(?<!\bfor )(?P<open>[(\[]\s*)?"
+    + NUMBER
+    + r"(?(open)\s*[)\]])\s*"
+    + TIME_UNIT
+    + r"(?![\w^]|\s?/\s?(?:day|hour)\b)"
 )
 #: What is printed in place of a number; nothing that was measured may look better for it.
 NO_NUMBER = r"(?<![\w.])[-+]?(?i:nan|inf(?:inity)?)\s*"
 #: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
-_COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + _UNIT + r"[)\]]?")
+_COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + TIME_UNIT + r"[)\]]?")
 #: A key that ends in a unit: ``time_us=12.5``, ``"p50_ms": 3``; of seconds, only one that names a time.
 _KEY = (
     r"(?<![\w.])(?P<key>(?:[A-Za-z]\w{0,60}_)?(?:[num]s|[nu]secs?|msecs?)"
     r"|\w{0,60}(?:time|elapsed|latency|duration)\w{0,20}_s(?:ec(?:ond)?s?)?)[\"']?\s*[=:]\s*"
 )
 _KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
-_NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
+_NO_TIME = re.compile(NO_NUMBER + TIME_UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
 _RATE_HEADING = re.compile(
     r"(?<![a-z])(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE
 )
@@ -85,20 +88,12 @@ _EDGE = " \t:=-|,;>.<([{'\"*#"
 _BRACKETS = re.compile(
     r"\([-+]?\d[\d.]{0,10}%\)|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[[^\[\]]{1,400}\](?:, time\b)?"
 )
-#: A unit before its number: ``TFLOPS: 1.7``, ``Bandwidth (GB/s) = 412``, ``time(ms): 0.3``; not ``thread(s): 256``.
-_UNIT_FIRST = re.compile(
-    r"(?<!\d )(?:(?:(?<=\s)|(?<=[A-Za-z])(?!.s[)\]]))"
-    r"[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"
-    r"|(?<![\w.])[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]])|[A-Za-z]{2,20}/s(?:ec)?(?=\s{0,40}[=:]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
-    r"(?P<value>\d[\d,]{0,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|[-+]?(?i:nan|inf))(?![\w.])"
-)
-#: The spread of a figure, ``55.05 +- 0.15 ms``; a unit in brackets behind one, ``0.25 (ms)``, not ``N = 64 (us)``.
-_SPREAD = re.compile(r"(?<=\d)\s?(?:±|\+/?-)\s?\d[\d.]{0,20}(?:[eE][+-]?\d{1,3})?(?=\s?[A-Za-zµμ])")
-_UNIT_IN_BRACKETS = re.compile(r"(\d\.\d{1,20})\s?[(\[](%s|%s)[)\]]" % (_UNIT.replace("?P<unit>", "?:"), RATE_UNIT))
-#: A result that stands in a line beside the figure: decimals that no parameter has, a percentage, a speedup.
+#: A result that stands in a line beside the figure: decimals that no parameter has, a percentage, a speedup,
+#: cycles, what was before (``3.5 -> 3 us``), further times.
 _RESULT = re.compile(
     r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%(?!\s?(?:percen|quan)tile))"
-    r"|\(?(?<![\w.])\d{1,12}\.\d{1,20}[x×](?!\w)\)?"
+    r"|\(?(?<![\w.])\d{1,12}\.\d{1,20}[x×](?!\w)\)?|(?<![\w.])\d{1,12}(?:\.\d{1,20})?\s?(?:clocks?\b|cycles?\b|->|→)"
+    r"|(?<=[:=])(?:\s{1,20}\d{1,12}\.\d{1,20}){1,20}\s{0,20}$"
 )
 #: A problem's size: ``N=1024``, ``size: (64)``, ``64x64x8``.
 _SIZE = re.compile(
@@ -106,9 +101,6 @@ _SIZE = re.compile(
 )
 #: Of what stands behind a figure, the words that may name it.
 _WORDS, _MOST_WORDS = re.compile(r"(?<![\w.])[A-Za-z_][\w-]{0,60}"), 6
-#: What Google's benchmark prints behind its times.
-_ITERATIONS = re.compile(r"(?<=[num]s)\s+\d+\s+(?=\w+=)|(?<=\ss)\s+\d+\s+(?=\w+=)")
-_BYTES_PER_SECOND = re.compile(r"\bbytes_per_second=(\d[\d.]*)([kMGT]?)i?/s")
 #: What tells how far samples are from each other, and is no time of its own.
 _SPREAD_NAME = re.compile(r"(?:^|[\s_/])(?:std|stdev|stddev|std[ _.]?dev(?:iation)?|variance|iqr)$", re.IGNORECASE)
 #: The label of a further time in a line; what describes the time before it; what stands before the label of the first.
@@ -186,9 +178,7 @@ def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path`` as a terminal shows them at last, each unit behind its number. Raises: ReaderError, if one
     has what matches ``none``."""
     for printed in untabled(map(plain, lines(path))):
-        line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
-        line = _UNIT_IN_BRACKETS.sub(r"\1 \2", _SPREAD.sub("", line))
-        line = _UNIT_FIRST.sub(r" \g<value> \g<time>\g<rate>", line)
+        line = unit_behind(printed)
         if none.search(line):
             raise ReaderError("the measured value is not a number: %s" % clean(line.strip(), 120))
         yield line
@@ -320,10 +310,13 @@ def _above_zero(text: str, factor: float) -> float | None:
 
 _PER_SECOND = r"\s?/\s?s(?:ec(?:ond)?)?"
 _BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)B(?:ytes)?(?:%s|ps)" % _PER_SECOND
-#: ``20 flops`` are a count.
-_FLOPS = r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s)?" % _PER_SECOND
+#: ``20 flops`` and ``2 GFLOP/call`` are counts.
+_FLOPS = (
+    r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s|(?!/(?!(?i:gpu|device))))"
+    % _PER_SECOND
+)
 _OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
-_RATE = re.compile(r"(?P<open>\(\s*)?%s(?(open)\s*\))\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
+_RATE = re.compile(r"(?P<open>[(\[]\s*)?%s(?(open)\s*[)\]])\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
 _NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
 #: What labels a time, and no rate that comes after it.
 _TIME_LABEL = re.compile(

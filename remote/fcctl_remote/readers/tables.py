@@ -20,11 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fcctl_remote.readers.source import finite
-from fcctl_remote.readers.spelling import digits
+from fcctl_remote.readers.spelling import RATE_UNIT, digits
 
-RATE_UNIT = (
-    r"(?:t|tok|tokens|req|requests|it|samples|images)/s|(?i:[kmgtp]flops?)(?:/s)?|[kKMGTP]i?B(?:ytes)?(?:/s(?:ec)?|ps)"
-)
 #: A title such as ``Triton (GB/s)`` or ``Best Rate MB/s``; in ``8.5 GB/s`` and ``nan GB/s`` a figure stands.
 _TITLED = re.compile(
     r"(?P<what>.{0,80}?)\s{0,4}[(\[](?P<unit>%s|[nuµm]?s(?:ecs?)?)[)\]]"
