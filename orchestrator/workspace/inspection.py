@@ -171,13 +171,15 @@ def _built(folder: Path, bench: str | None) -> Findings:
 
 
 def _python_tests(folder: Path, *, alone: bool) -> dict[str, Any]:
-    """Whether pytest finds tests; else the script at the top that it must be given, or those that test when they run,
+    """Whether pytest finds tests; else the test.py that it must be given, or those that test when they run,
     if such scripts do so ``alone``."""
     texts = {path: read_text(path) for pattern in _TESTS for path in folder.glob(pattern)}
     if any(not text or _HAS_TESTS.search(text) for text in texts.values()):
         return {"python_tests": True}
-    if _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)):
-        return {"python_tests": True, "python_test_scripts": (_TEST_SCRIPT,)}
+    named = (path for path in (folder / _TEST_SCRIPT, *sorted(folder.glob(f"*/{_TEST_SCRIPT}"))))
+    tested = (path.relative_to(folder).as_posix() for path in named if _HAS_TESTS.search(read_text(path)))
+    if test := next(filter(str.isprintable, tested), None):
+        return {"python_tests": True, "python_test_scripts": (test,)}
     scripts = [folder / _TEST_SCRIPT, *(path for path in sorted(texts) if path.parent == folder)] if alone else []
     found = (path.name for path in scripts if (text := read_text(path)) and not script_needs_arguments(text))
     return {"python_test_scripts": tuple(name for name in found if name.isprintable())[:MAX_SOURCES]}

@@ -319,7 +319,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
 def _python_tests(findings: Findings, python: str) -> list[_Step]:
     scripts = findings.python_test_scripts
     if findings.python_tests:
-        named = "".join(f" {name}" for name in scripts)
+        named = "".join(f" {shlex.quote(name)}" for name in scripts)
         return [_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED)]
     step = _test(_commands([f"{python} {shlex.quote(name)}" for name in scripts]))
     if findings.gpu_scripts:

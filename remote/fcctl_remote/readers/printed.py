@@ -60,9 +60,9 @@ _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 #: One that is no part of a word or of another number: not the 5 of ``v5 s``.
 NUMBER = r"(?<![\w.,^+-])(?<!\d')(?<!\d:\d\d:)(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none;
-#: nor what is set, ``burning for 10 s``, nor what was simulated, ``210 ns/day``.
+#: nor what is set, ``burning for 10 s``, ``FPS over 3 s``, nor what was simulated, ``210 ns/day``.
 TIME = re.compile(
-    r"(?<!\bfor )(?P<open>[(\[]\s*)?"
+    r"(?<!\bfor )(?<!\bover )(?<!\bevery )(?<![Ww]aiting )(?P<open>[(\[]\s*)?"
     + NUMBER
     + r"(?(open)\s*[)\]])\s*"
     + TIME_UNIT

@@ -214,6 +214,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     "julia": ("build test", {"Project.toml": "name = 'K'\n", "test/runtests.jl": ""}),
     "autotools": ("build", {"configure": "#!/bin/sh\n", "Makefile.in": "all:\n", "a.cu": CUDA}),
     "setup_cuda.py": ("build test", {"setup_cuda.py": SETUP, "k.cu": "#include <torch/all.h>\n", "test_k.py": "k()\n"}),
+    "package with tests in test.py": ("build test", {"setup.py": SETUP, "a k/test.py": "def test_it(): ...\n"}),
     "benchmarks two folders below": (
         "build bench",
         {"pyproject.toml": "[build-system]\n", "benchmark/scripts/benchmark_it.py": ""},
