@@ -133,12 +133,14 @@ def _benches(folder: Path) -> list[str]:
 
 
 def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
-    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top, and notebooks, are
-    only named."""
+    """The ``scripts/*.sh``, and whether each works on the machine that it runs on, and is no part of a build below;
+    those at the top, and notebooks, are only named."""
+    below = [p for p in files_below(folder) if p.name in build_files.MAKEFILES and p.parent != folder]
+    builds = "".join(map(read_text, below if (folder / "scripts").is_dir() else ()))
     for pattern in ("scripts/*.sh", "*.sh", "*.ipynb", "[Mm]akefile[._]*"):
         for path in sorted(folder.glob(pattern))[:MAX_SOURCES]:
             if path.name.isprintable() and path.suffix not in (".am", ".in"):
-                here = path.parent != folder and not _ELSEWHERE.search(read_text(path))
+                here = path.parent != folder and path.name not in builds and not _ELSEWHERE.search(read_text(path))
                 yield path.relative_to(folder).as_posix(), here
 
 
@@ -176,7 +178,7 @@ def _python_tests(folder: Path, *, alone: bool) -> dict[str, Any]:
     texts = {path: read_text(path) for pattern in _TESTS for path in folder.glob(pattern)}
     if any(not text or _HAS_TESTS.search(text) for text in texts.values()):
         return {"python_tests": True}
-    named = (path for path in (folder / _TEST_SCRIPT, *sorted(folder.glob(f"*/{_TEST_SCRIPT}"))))
+    named = (folder / _TEST_SCRIPT, *sorted(folder.glob(f"*/{_TEST_SCRIPT}")))
     tested = (path.relative_to(folder).as_posix() for path in named if _HAS_TESTS.search(read_text(path)))
     if test := next(filter(str.isprintable, tested), None):
         return {"python_tests": True, "python_test_scripts": (test,)}

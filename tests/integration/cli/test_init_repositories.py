@@ -681,6 +681,13 @@ def test_kernels_at_the_top_do_not_hide_the_packages_below_them(tmp_path: Path) 
     assert init(repository(tmp_path / "three", {"core.cu": KERNEL, "test/a.cu": CUDA})).jobs == ["first"]
 
 
+def test_a_script_that_a_build_below_calls_is_no_step(tmp_path: Path) -> None:
+    files = {"Makefile": "all:\n\tmake -C src\n", "src/Makefile": "all:\n\t../scripts/test_kernel.sh\n"}
+    job = first_job(repository(tmp_path, {**files, "scripts/test_kernel.sh": "true\n", "scripts/bench.sh": "true\n"}))
+    assert [step.id for step in job.steps] == ["build", "bench"]
+    assert "# Found, and not run by this job: scripts/test_kernel.sh\n" in (tmp_path / "jobs/first.yaml").read_text()
+
+
 def test_makefiles_of_other_names_are_named(tmp_path: Path) -> None:
     first_job(repository(tmp_path, {"Makefile_Summit": "a:\n", "makefile.gpu": "a:\n", "Makefile.in": "", "a.F90": ""}))
     assert "not run by this job: Makefile_Summit, makefile.gpu\n" in (tmp_path / "jobs/first.yaml").read_text()
