@@ -309,7 +309,7 @@ def _above_zero(text: str, factor: float) -> float | None:
 
 
 _PER_SECOND = r"\s?/\s?s(?:ec(?:ond)?)?"
-_BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)B(?:ytes)?(?:%s|ps)" % _PER_SECOND
+_BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)(?:B(?:ytes)?|bytes)(?:%s|ps)" % _PER_SECOND
 #: ``20 flops`` and ``2 GFLOP/call`` are counts.
 _FLOPS = (
     r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s|(?!/(?!(?i:gpu|device))))"

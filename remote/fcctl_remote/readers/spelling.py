@@ -11,6 +11,7 @@ TIME_UNIT = (
 )
 RATE_UNIT = (
     r"(?:t|tok|tokens|req|requests|it|samples|images)/s|(?i:[kmgtp]flops?)(?:/s)?|[kKMGTP]i?B(?:ytes)?(?:/s(?:ec)?|ps)"
+    r"|[kKMGTP]?bytes/s(?:ec)?"
 )
 #: A unit before its number: ``TFLOPS: 1.7``, ``Bandwidth (GB/s) = 412``, ``time(ms): 0.3``; not ``thread(s): 256``.
 _UNIT_FIRST = re.compile(

@@ -36,8 +36,8 @@ _LABELLED = re.compile(
 )
 #: Columns that tell repetitions apart, or what was measured beside the time: no part of a benchmark's name.
 NO_NAME = re.compile(
-    r"(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|run|trial|sample|index|idx|instances|#.*)?"
-    r"|samples|status|disposition|.*(?:[/%]|[gmkt]i?b_?p?s|flop|iops|speed|err|diff|(?<![a-z])ratio|bandwidth|throughput|util).*",
+    r"(?:(?:iter(?:ation)?s?|rep(?:eat|etition)?s?|run|trial|samples?|index|idx|instances)(?: \d+)?|#.*)?"
+    r"|status|disposition|.*(?:[/%]|[gmkt]i?b_?p?s|flop|iops|speed|err|diff|(?<![a-z])ratio|bandwidth|throughput|util).*",
     re.IGNORECASE,
 )
 #: A line that rules off columns, and a figure with its unit.

@@ -565,6 +565,16 @@ NVBENCH = """\
 |----------|-------|---------|------------|-------|------------|--------------|--------|
 |  2^16    |  I32  |  1024x  |  12.345 us | 3.10% |   5.120 us | 102.400 GB/s | 34.13% |
 """
+#: Its second table, of two benchmarks, has the samples of two ways to time them; its CSV has bytes.
+NVBENCH_BATCH = "".join(
+    f"## {name} (N)\n\n### [0] NVIDIA L4\n\n| N = 2^k | Samples | GPU Time  | Samples | Batch GPU |\n"
+    f"|---------|---------|-----------|---------|-----------|\n|   2^1   |  {n}x  | {n}.5 us |  {n}1x  | {n}.25 us |\n"
+    for name, n in (("Coalesced", 7), ("Not coalesced", 8))
+)
+NVBENCH_CSV = """\
+Benchmark,Device,N,Samples,GPU Time (sec),Noise,GlobalMem BW (bytes/sec),Samples,Batch GPU (sec)
+copy,0,2^1,71,6e-06,0.1,6915000000,96,5e-06
+"""
 COMPARED = """\
 [------------- attention ------------]
                |  eager  |  compiled
@@ -739,6 +749,11 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         ),
         (CUTLASS, {f"{PROBLEM} GB/s": 24.9, f"{PROBLEM} GFLOP/s": 17218.4}, None),
         (NVBENCH, {"2^16 I32 GlobalMem BW GB/s": 102.4}, {"2^16 I32 CPU Time": [12.345], "2^16 I32 GPU Time": [5.12]}),
+        (NVBENCH_BATCH, None, {f"{name} (N) 2^1 {way}": [time] for name, way, time in (
+            ("Coalesced", "GPU Time", 7.5), ("Coalesced", "Batch GPU", 7.25),
+            ("Not coalesced", "GPU Time", 8.5), ("Not coalesced", "Batch GPU", 8.25))}),
+        (NVBENCH_CSV, {"copy 0 2^1 GlobalMem BW GB/s": 6.915}, {"copy 0 2^1": [6.0], "copy 0 2^1/Batch GPU": [5.0]}),
+        ("a: 3 Gbytes/s\nb: 5 MBytes/sec, 2e6 bytes/s\n", {"a GB/s": 3.0, "b GB/s": 0.005, "b 2 GB/s": 0.002}, None),
         (COMPARED, None, {f"attention 1 threads {name}": [time] for name, time in
                           {"1024 eager": 12300.0, "1024 compiled": 8100.0, "2048 compiled": 28100.0}.items()}),
         (GEMS, None, {f"torch.Size([1024, 1024])] {what} Latency": [time] for what, time in
