@@ -46,6 +46,7 @@ from __future__ import annotations
 import csv
 import re
 import statistics
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Pattern
 
@@ -60,9 +61,9 @@ _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 #: One that is no part of a word or of another number: not the 5 of ``v5 s``.
 NUMBER = r"(?<![\w.,^+-])(?<!\d')(?<!\d:\d\d:)(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none;
-#: nor what is set, ``burning for 10 s``, ``FPS over 3 s``, nor what was simulated, ``210 ns/day``.
+#: nor what is set, ``burning for 10 s``, ``FPS over 3 s``, nor what was simulated, ``210 ns/day``; nor ``the 1980s``.
 TIME = re.compile(
-    r"(?<!\bfor )(?<!\bover )(?<!\bevery )(?<![Ww]aiting )(?P<open>[(\[]\s*)?"
+    r"(?<!\bfor )(?<!\bover )(?<!\bevery )(?<![Ww]aiting )(?!(?:19|20)\d0s)(?P<open>[(\[]\s*)?"
     + NUMBER
     + r"(?(open)\s*[)\]])\s*"
     + TIME_UNIT
@@ -157,10 +158,17 @@ def _taken(
             sizes.setdefault(told[above], set()).add(behind)
         for above, behind, value in values:
             parts = (told[above], behind if len(sizes[told[above]]) > 1 else "", name)
-            samples.setdefault(clean(" ".join(filter(None, parts)), 200), []).append(value)
+            samples.setdefault(_short(" ".join(filter(None, parts))), []).append(value)
     if len(samples) > most:
         raise ReaderError("values with more than %d different names" % most)
     return samples
+
+
+def _short(name: str) -> str:
+    """``name``; a long one without its middle, with a checksum, so that names stay apart."""
+    if len(name) > 200:
+        name = "%s..%08x..%s" % (name[:90], zlib.crc32(name.encode("utf-8", "replace")), name[-90:])
+    return clean(name, 200)
 
 
 def _sizes(line: str) -> str | None:

@@ -49,6 +49,8 @@ _RULED = re.compile(r"[-=\u2500\u2501\u2550]{2,}")
 #: What stands behind a figure: its spread, its ratio to the best.
 _SPREAD = re.compile(r"\s{0,4}(?:±.{0,40}|\+/-.{0,40}|\(±?[\d.]{1,20}%?\))$")
 _FIGURE = re.compile(r"\d[\d,.]{0,30}\s?(?:[nuµm]?s|%s)" % RATE_UNIT)
+#: A count of samples, as nvbench prints it; a title whose figures are no results though they have decimals.
+_COUNT, _IS_SIZE = re.compile(r"\d{2,}x"), re.compile(r"\bsize\b|\([KMGT]i?B\)", re.IGNORECASE)
 #: Of comma-separated values: words and numbers, at the end a number.
 _ROW = re.compile(r"(?:\s{0,20}[\w.+-]{1,80}\s{0,20},){1,20}\s{0,20}\d[\d.eE+-]{0,30}\s{0,20}")
 _DECIMAL = re.compile(r"\d\.\d")
@@ -67,7 +69,7 @@ _COMPILES = re.compile(r"ptxas |\[\d+/\d+\] \S*(?:\+\+|cc)\s")
 _NO_BENCHMARK = re.compile(
     r"=+ (?:\d+ \w+,? )+in [\d.]+s\b|[\d.]+s (?:call|setup|teardown) |\[(?:=+|-+|[ A-Z]{10})\] "
     r"|\s*\d+/\d+ Test +#|Total Test time|-- (?:Configuring|Generating|Build) |\S+_(?:stddev|cv)\s"
-    r"|Pass: (?:Cold|Batch|CPU): |\w+ AUTOTUNE benchmarking |Triton autotuning "
+    r"|Pass: (?:Cold|Batch|CPU): |Warn: |\w+ AUTOTUNE benchmarking |Triton autotuning "
 )
 #: The benchmark of a Rust program by Criterion: its name, if that is short, and the middle of three estimates.
 _CRITERION = re.compile(
@@ -189,7 +191,7 @@ def _header(above: str, line: str, below: str, unit: str) -> list[Column]:
     if _UNITS.fullmatch(line):
         units = list(re.finditer(r"\(\S+", line))
         columns = []
-        for title in re.finditer(r"#?[^\s#]\S*", above[:_MAX_LINE]):
+        for title in re.finditer(r"#?[^\s#]\S*(?: [^\s#]\S*)*", above[:_MAX_LINE]):
             beneath = (unit.group() for unit in units if unit.start() < title.end() and title.start() < unit.end())
             found = column("%s %s" % (title.group(), next(beneath, "")))
             columns.append(found if found.unit else Column(title.group(), ""))
@@ -232,7 +234,7 @@ def _figures(columns: Sequence[Column], line: str, unit: str) -> list[str] | Non
     column has, those with decimals have ``unit``."""
     splits = (_split(line), _split(line, inside=True), [cell.strip() for cell in line.split(",")])
     cells = next((cells for cells in splits if len(cells) == len(columns)), [])
-    values = cells or line.split()[-len(columns) :]
+    values = cells or ([] if "±" in line else line.split()[-len(columns) :])
     plain = (_SPREAD.sub("", value) if value.upper() != "N/A" else "nan" for value in values)
     row = [
         (c._replace(unit=unit) if unit and "." in value and not _NO_UNIT.search(c.what) else c, value)
@@ -244,11 +246,12 @@ def _figures(columns: Sequence[Column], line: str, unit: str) -> list[str] | Non
     if len(values) < len(columns) or any(_number(value) is None for _, value in figures) or not (own or figures):
         return None
     names = [(found.what, re.sub(r"\.0$", "", value)) for found, value in row if not found.unit]
-    kept = [name for name in names if not NO_NAME.fullmatch(name[0]) and not _FIGURE.fullmatch(name[1])]
+    results = (_FIGURE, _COUNT)
+    kept = [n for n in names if not NO_NAME.fullmatch(n[0]) and not any(result.fullmatch(n[1]) for result in results)]
     at = " ".join(
         "%s=%s" % name if finite(name[1]) is not None else name[1]
         for name in kept
-        if "." not in name[1] or finite(name[1]) is None
+        if "." not in name[1] or finite(name[1]) is None or _IS_SIZE.search(name[0])
     )
     measured = [(found.what, "%s %s" % (value, found.unit)) for found, value in figures if finite(value) is not None]
     return [

@@ -694,6 +694,38 @@ Times in ms:
 |------|-------|---------|
 | 128  | 12.5  | 3.25    |
 """
+#: A table with units below titles of several words, and spreads; figures that are indented below their heading; a
+#: transfer's sizes.
+BELOW = """\
+Memory Location    Data Size      # Elements            PyTorch      torch.compile        Custom CUDA
+                        (MB)                               (ms)               (ms)               (ms)
+--------------------------------------------------------------------------------------------------------------
+L2 Cache               1.9         500,000         0.048 ± 0.002        0.045 ± 0.002        0.011 ± 0.006
+VRAM                  19.1       5,000,000         0.470 ± 0.014        0.101 ± 0.002        0.071 ± 0.002
+
+RELATIVE SPEEDUP
+VRAM                  19.1        4.65 ± 0.17x        6.62 ± 0.27x        1.43 ± 0.05x
+"""
+INDENTED = """\
+GPU: L4
+NPP 3-Channel Canny...
+  Time: 0.28 ms
+OpenCV Grayscale...
+  Time: 3.2 ms
+  Time: 3.4 ms
+"""
+SIZES = """\
+  Transfer size (GB)    Latency (ms)    Num Senders
+--------------------  --------------  -------------
+         4.945               35.047              4
+         1.104                8.222              4
+"""
+WARNED = """\
+Warn: Current measurement timed out (15.00s) while over noise threshold (1.26% > 0.50%)
+| N  | Batch GPU  | Batch  |
+|----|------------|--------|
+| 16 | 261.963 us | 27394x |
+"""
 #: As pandas wraps a table that is too wide.
 WRAPPED = """\
       N  Triton (ms)  \\
@@ -790,6 +822,19 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
          {"unpack_cuda_u8/unpack/3bw time": [308.77], "FoR/u32/1K time": [6.236]}),
         (TESTED, None, {"info] k": [3.0]}),
         (SERVER, {"Throughput requests/s": 5.54, "Request throughput req/s": 16.36}, {"Mean TTFT": [45_120.0]}),
+        (BELOW, None, {
+            f"{place} {n} {what}": [time] for place, n, times in (
+                ("L2 Cache Data Size=1.9", "500,000", (48.0, 45.0, 11.0)),
+                ("VRAM Data Size=19.1", "5,000,000", (470.0, 101.0, 71.0))
+            ) for what, time in zip(("PyTorch", "torch.compile", "Custom CUDA"), times, strict=True)
+        }),
+        (INDENTED, None,
+         {"NPP 3-Channel Canny... Time": [280.0], "OpenCV Grayscale... Time": [3200.0, 3400.0]}),
+        (SIZES, None, {f"Transfer size (GB)={size} Num Senders=4 Latency": [time] for size, time in
+                       ((4.945, 35_047.0), (1.104, 8222.0))}),
+        (WARNED, None, {"N=16 Batch GPU": [261.963]}),
+        ("in the 1980s, Lisp\n1980 s, 2 s\n", None, {"time": [1.98e9]}),
+        ("==7== profiling process 7: a\nt: 3 us\n==8== profiling process 8: a\nt: 4 us\n", None, {"t": [3.0, 4.0]}),
         (WRAPPED, None, {"N=256 Triton": [100.0], "N=512 Triton": [200.0]}),
         ("N CPU(ms) GPU(ms) Speedup\n64 1.5 0.25 6.0\n", None, {"N=64 CPU": [1500.0], "N=64 GPU": [250.0]}),
         ("Runtime (us)     : 12.5\n64 128  3.5\n", None, {"Runtime": [12.5]}),
@@ -821,6 +866,15 @@ def test_figures_of_tables(
     if times is not None:
         found = timed(file)
         assert {name: pytest.approx(samples) for name, samples in times.items()} == found
+
+
+def test_long_names_stay_apart(written: Written) -> None:
+    heads = [f"{c * 100}" for c in "abcd"]
+    text = "".join(f"{head} {n}\n" for n, head in enumerate(heads))
+    found = timed(written("".join(f"{text}size {n}\nnaive: {n} us\ntiled: {n} us\n" for n in (3, 4))))
+    assert len(found) == 4
+    wide = "".join(f"{'x' * 190} {'y' * 50} {name} {'z' * 100}: 3 us\n" for name in ("one", "two"))
+    assert [len(name) for name in timed(written(wide))] == [192, 192]
 
 
 def test_a_table_with_a_figure_that_is_no_number(written: Written) -> None:
