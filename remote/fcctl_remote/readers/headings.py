@@ -80,8 +80,8 @@ def _alike(form: str, other: str) -> bool:
         return True
     if _DECIMAL.search(form) or len(form.split()) != len(other.split()):
         return False
-    pairs = list(zip(_WORDS.findall(form), _WORDS.findall(other)))  # noqa: B905
-    same: int = sum(one == two for one, two in pairs)
+    pairs = list(zip(form.split(), other.split()))  # noqa: B905
+    same: int = sum(_WORDS.findall(one) == _WORDS.findall(two) for one, two in pairs)
     return 2 * same >= len(pairs) > 0
 
 

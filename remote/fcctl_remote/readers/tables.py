@@ -55,8 +55,8 @@ _COUNT, _IS_SIZE = re.compile(r"\d{2,}x"), re.compile(r"\bsize\b|\([KMGT]i?B\)",
 _ROW = re.compile(r"(?:\s{0,20}[\w.+-]{1,80}\s{0,20},){1,20}\s{0,20}\d[\d.eE+-]{0,30}\s{0,20}")
 _DECIMAL = re.compile(r"\d\.\d")
 _MAX_LINE = 2000
-#: The first and the last line of a table that torch.utils.benchmark compares, and the labels of its rows.
-_COMPARED = re.compile(r"\[-+ ?(?P<title>.{0,100}?) ?-+\]\s*")
+#: The first and the last line of a table that torch.utils.benchmark compares; a long title has no dashes.
+_COMPARED = re.compile(r"\[-* ?(?P<title>.{0,100}?) ?-*\]\s*")
 _COMPARED_UNIT = re.compile(r"Times are in \w{1,20} \((?P<unit>[num]?s)\)\.\s*")
 _MAX_ROWS = 1000
 #: The header of pytest-benchmark's table; the columns that may stand for a test, the best first.

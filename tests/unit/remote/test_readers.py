@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -726,6 +727,14 @@ Warn: Current measurement timed out (15.00s) while over noise threshold (1.26% >
 |----|------------|--------|
 | 16 | 261.963 us | 27394x |
 """
+#: Headings of several problems, of which a word or two differ.
+PROBLEMS = """\
+TGV average time: 0.001 ms, 62.940 TFLOPS, speedup: 0.95x
+--- deepseek3, q_b_proj, tp=8: M=64, N=3072, has_bias=False ---
+TGV average time: 0.003 ms, 122.992 TFLOPS, speedup: 1.01x
+--- gpt-oss-120b, qkv_proj, tp=4: M=1, N=1280, has_bias=True ---
+TGV average time: 0.006 ms, 1.226 TFLOPS, speedup: 1.30x
+"""
 #: As pandas wraps a table that is too wide.
 WRAPPED = """\
       N  Triton (ms)  \\
@@ -835,6 +844,13 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (WARNED, None, {"N=16 Batch GPU": [261.963]}),
         ("in the 1980s, Lisp\n1980 s, 2 s\n", None, {"time": [1.98e9]}),
         ("==7== profiling process 7: a\nt: 3 us\n==8== profiling process 8: a\nt: 4 us\n", None, {"t": [3.0, 4.0]}),
+        (PROBLEMS,
+         {"TGV GFLOP/s": 62_940.0, "deepseek3, q_b_proj, tp=8: M=64, N=3072, has_bias=False TGV GFLOP/s": 122_992.0,
+          "gpt-oss-120b, qkv_proj, tp=4: M=1, N=1280, has_bias=True TGV GFLOP/s": 1226.0}, None),
+        (re.sub("^\\[-+ (.*) -+\\]", r"[ \1 (bias=<class 'x'>) ]", COMPARED), None,
+         {f"attention (bias=<class 'x'>) 1 threads {name}": [time] for name, time in
+          {"1024 eager": 12300.0, "1024 compiled": 8100.0, "2048 compiled": 28100.0}.items()}),
+        ("[ 1, 2 ]\nk: 3 us\n[ a ]\nj: 4 us\n", None, {"k": [3.0], "j": [4.0]}),
         (WRAPPED, None, {"N=256 Triton": [100.0], "N=512 Triton": [200.0]}),
         ("N CPU(ms) GPU(ms) Speedup\n64 1.5 0.25 6.0\n", None, {"N=64 CPU": [1500.0], "N=64 GPU": [250.0]}),
         ("Runtime (us)     : 12.5\n64 128  3.5\n", None, {"Runtime": [12.5]}),
