@@ -240,7 +240,8 @@ def _others_of_line(line: str, start: int, end: int) -> Iterator[tuple[str, floa
         label = _LABEL.search(between)
         value = _above_zero(digits(match.group("number")), _factor(match.group("unit")))
         if label and value is not None and not _STATISTIC.search(label[0]):
-            yield " ".join(f"{_named(shared[0] if shared else '')} {_named(between)}".split()), value
+            own = between if _RATE.search(between) else label[0]
+            yield " ".join(f"{_named(shared[0] if shared else '')} {_named(own)}".split()), value
 
 
 def _without_results(name: str) -> str:

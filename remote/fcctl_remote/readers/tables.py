@@ -64,11 +64,12 @@ _PYTEST = re.compile(r"Name \(time in (?P<unit>[nuµm]?s)\)\s{2}")
 _CENTRES = ("Median", "Mean", "Min")
 #: A line of ptxas, or of ninja: ``[1/3] /usr/local/cuda/bin/nvcc ..``.
 _COMPILES = re.compile(r"ptxas |\[\d+/\d+\] \S*(?:\+\+|cc)\s")
-#: How long tests took, by pytest, googletest and ctest, and CMake; the spread of a benchmark's repetitions, as Google's
-#: prints it; what nvbench prints again in its table.
+#: How long tests and builds took, by pytest, googletest, ctest, CMake and cargo; the spread of a benchmark's
+#: repetitions, as Google's prints it; what nvbench prints again in its table.
 _NO_BENCHMARK = re.compile(
     r"=+ (?:\d+ \w+,? )+in [\d.]+s\b|[\d.]+s (?:call|setup|teardown) |\[(?:=+|-+|[ A-Z]{10})\] "
     r"|\s*\d+/\d+ Test +#|Total Test time|-- (?:Configuring|Generating|Build) |\S+_(?:stddev|cv)\s"
+    r"|\s*Finished .{1,200} target\(s\) in |test result: |Benchmarking .{1,200}: (?:Warming|Collecting|Analyzing)"
     r"|Pass: (?:Cold|Batch|CPU): |Warn: |\w+ AUTOTUNE benchmarking |Triton autotuning "
 )
 #: The benchmark of a Rust program by Criterion: its name, if that is short, and the middle of three estimates.

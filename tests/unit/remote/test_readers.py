@@ -431,6 +431,7 @@ def test_times_that_are_printed() -> None:
         ('"Kernel";"Zeit (ms)"\n"a";"12,5"\n', {"a/Zeit": [12_500.0]}),
         ("{'kernel': 'gemm', 'time_ms': 1.5}\n", {"kernel': 'gemm": [1500.0]}),
         ("CPU Time = 5ms, GPU Time = 12.5us, Speedup = 400\n", {"CPU Time": [5000.0], "GPU Time": [12.5]}),
+        ("GPU: 3 us / CPU: 5 ms\n", {"GPU": [3.0], "CPU": [5000.0]}),
         ("n=64 | cublas: 3 us, 5 TFLOPS | mine: 4 us (max: 5 us)\n", {"n=64 | cublas": [3.0], "n=64 mine": [4.0]}),
         ("  mm 0.5 ms 94.9%\nSingleProcess AUTOTUNE benchmarking takes 2.3 seconds\n", {"mm": [500.0]}),
         ("k: 3 us\nTriton autotuning for function mm finished after 3.4s\n", {"k": [3.0]}),
@@ -673,12 +674,16 @@ TESTED = """\
 [==========] 2 tests from 1 test suite ran. (16 ms total)
 1/2 Test #1: gemm .............................   Passed    0.05 sec
 Total Test time (real) =   1.23 sec
+    Finished `bench` profile [optimized] target(s) in 12.34s
+test result: ok. 5 passed; 0 failed; 0 ignored; finished in 0.12s
+Benchmarking FoR/u32/1K: Collecting 100 samples in estimated 5.0012 s (800k iterations)
 0.52s call     test_a.py::test_b
 Run:  [1/2] histogram [Device=0 Size=2^2]
 Pass: Cold: 0.007010ms GPU, 0.026586ms CPU, 0.50s total GPU, 7.62s total wall, 71344x
 Run:  [2/2] histogram [Device=0 Size=2^6]
 Pass: Cold: 0.009010ms GPU, 0.026586ms CPU, 0.50s total GPU, 7.62s total wall, 71344x
 [info] k: 3 us
+Finished k in 4 us
 """
 SERVER = """\
 Throughput: 5.54 requests/s, 2200.12 total tokens/s, 1111.20 output tokens/s
@@ -829,7 +834,7 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (HEX, None, {"t": [3.0, 4.0]}),
         (CRITERION, {"unpack_cuda_u8/unpack/3bw thrpt GB/s": 323.872746373, "FoR/u32/1K thrpt GB/s": 4.4173},
          {"unpack_cuda_u8/unpack/3bw time": [308.77], "FoR/u32/1K time": [6.236]}),
-        (TESTED, None, {"info] k": [3.0]}),
+        (TESTED, None, {"info] k": [3.0], "Finished k in": [4.0]}),
         (SERVER, {"Throughput requests/s": 5.54, "Request throughput req/s": 16.36}, {"Mean TTFT": [45_120.0]}),
         (BELOW, None, {
             f"{place} {n} {what}": [time] for place, n, times in (
