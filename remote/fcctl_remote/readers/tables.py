@@ -79,7 +79,9 @@ _CRITERION = re.compile(
 )
 #: Titles of what has no unit, or another than the figures beside it.
 _NO_UNIT = re.compile(
-    r"speed-?up|err|diff|ratio|accura|efficien|util|occup|toleran|checksum|version|loss|factor|gain|%", re.IGNORECASE
+    r"(?<![a-z])(?:speed-?ups?|err(?:ors?)?|diffs?|difference|ratio|accuracy|efficiency|util(?:ization)?|occupancy"
+    r"|tolerance|checksum|version|loss|factor|gain)(?![a-z])|%",
+    re.IGNORECASE,
 )
 
 
@@ -197,12 +199,7 @@ def _header(above: str, line: str, below: str, unit: str) -> list[Column]:
             found = column("%s %s" % (title.group(), next(beneath, "")))
             columns.append(found if found.unit else Column(title.group(), ""))
     else:
-        cells, words = _split(line, bool(above)), below.split()
-        if above and len(cells) == 1 and _ROW.fullmatch(below) and below.count(",") == line.count(","):
-            cells = [cell.strip() for cell in line.rstrip(": ").split(",")]
-        titles = line.split()
-        if cells[1:] == [] and len(titles) == len(words) and all(finite(word) is not None for word in words):
-            cells = titles if all(title[0] not in "([" for title in titles) else cells
+        cells = _titles(above, line, below)
         columns = [column(cell if cells[1:] else cell.rstrip(":. ")) for cell in cells]
         if any(cell.startswith((":", "=")) for cell in cells):  # ``Runtime (us)   : 12.5``
             return []
@@ -212,6 +209,17 @@ def _header(above: str, line: str, below: str, unit: str) -> list[Column]:
             return []
     counts = [columns[:at].count(found) for at, found in enumerate(columns)]
     return [Column("%s %d" % (c.what, n + 1), c.unit) if n else c for c, n in zip(columns, counts)]  # noqa: B905
+
+
+def _titles(above: str, line: str, below: str) -> list[str]:
+    """The cells of a header; below other text those between commas, else words, if the row ``below`` has as many."""
+    cells = _split(line, bool(above))
+    if len(cells) == 1 and above and _ROW.fullmatch(below) and below.count(",") == line.count(","):
+        return [cell.strip() for cell in line.rstrip(": ").split(",")]
+    words, numbers = line.split(), below.split()
+    if len(cells) == 1 < len(words) == len(numbers) and not any(word[0] in "([" for word in words):
+        return words if all(finite(number) is not None for number in numbers) else cells
+    return cells
 
 
 def _rules(line: str, columns: int) -> bool:

@@ -425,6 +425,8 @@ def test_times_that_are_printed() -> None:
         ("name,mean_ms,std_ms\na,1.5,0.1\n", {"a/mean": [1500.0]}),
         ("mean: 12.345 clocks (3.5 ns)\nLDG =64 cycles time: 3 us\n", {"mean": [0.0035], "LDG = time": [3.0]}),
         ("[12.3]GFlop/s  (3.5)ms  a\nk: 4.1 -> [3.5]ms (+1%)\n", {"time": [3500.0], "k": [3500.0]}),
+        ("conv 64 -> 128: 3 us\nconv 32 -> 128: 4 us\n", {"conv 64 -> 128": [3.0], "conv 32 -> 128": [4.0]}),
+        ("Times in ms:\nsize  diffusion  error\n64    1.5        0.25\n", {"size=64 diffusion": [1500.0]}),
         ("k Time = 1.25 1.5 1.75 s\n", {"k Time": [1.75e6]}),
         ("FPS (over 3 s): 60\nt: 3 us, every 2 s\nWaiting 10 seconds for the GPU to cool\n", {"t": [3.0]}),
         ("name,init_ms,gb_s\na,1.5,3\n", {"a/init": [1500.0]}),
