@@ -83,6 +83,8 @@ _TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
 #: A file of this name has tests that pytest runs if it is named, or is a script beside what it tests.
 _TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^[ \t]*def test_", re.MULTILINE)
+#: A test without parameters; others get theirs from pytest, or from the script that they are in.
+_PLAIN_TEST = re.compile(r"^import unittest|^[ \t]*def test_\w*\(\s*(?:self\s*)?\)", re.MULTILINE)
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
 _FLASHCORE = re.compile(r"""["']flashcore["']""")
@@ -176,15 +178,23 @@ def _python_tests(folder: Path, *, alone: bool) -> dict[str, Any]:
     """Whether pytest finds tests; else the test.py that it must be given, or those that test when they run,
     if such scripts do so ``alone``."""
     texts = {path: read_text(path) for pattern in _TESTS for path in folder.glob(pattern)}
-    if any(not text or _HAS_TESTS.search(text) for text in texts.values()):
+    scripts = {path: text for path, text in sorted(texts.items()) if _is_test_script(text)}
+    if any(not text or (path not in scripts and _HAS_TESTS.search(text)) for path, text in texts.items()):
         return {"python_tests": True}
     named = (folder / _TEST_SCRIPT, *sorted(folder.glob(f"*/{_TEST_SCRIPT}")))
     tested = (path.relative_to(folder).as_posix() for path in named if _HAS_TESTS.search(read_text(path)))
     if test := next(filter(str.isprintable, tested), None):
         return {"python_tests": True, "python_test_scripts": (test,)}
-    scripts = [folder / _TEST_SCRIPT, *(path for path in sorted(texts) if path.parent == folder)] if alone else []
-    found = (path.name for path in scripts if (text := read_text(path)) and not script_needs_arguments(text))
-    return {"python_test_scripts": tuple(name for name in found if name.isprintable())[:MAX_SOURCES]}
+    beside = (path for path in sorted(texts) if path.parent == folder and path not in scripts)
+    run = [folder / _TEST_SCRIPT, *beside, *scripts] if alone else []
+    written = ((path, text) for path in run if (text := read_text(path)))
+    names = (path.relative_to(folder).as_posix() for path, text in written if not script_needs_arguments(text))
+    return {"python_test_scripts": tuple(name for name in names if name.isprintable())[:MAX_SOURCES]}
+
+
+def _is_test_script(text: str) -> bool:
+    """Whether its tests have parameters that it gives itself, where pytest would look for fixtures."""
+    return "__main__" in text and "pytest" not in text and not _PLAIN_TEST.search(text)
 
 
 def _compiles(makefile: Path) -> bool:

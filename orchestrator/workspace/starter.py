@@ -308,8 +308,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
-        path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place
-        bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
+        bench = _python_bench(findings, _script(python, findings.python_bench))
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
     steps[0] = replace(steps[0], run=rewrite + steps[0].run, comment=steps[0].comment or _PYTHON)
@@ -321,10 +320,15 @@ def _python_tests(findings: Findings, python: str) -> list[_Step]:
     if findings.python_tests:
         named = "".join(f" {shlex.quote(name)}" for name in scripts)
         return [_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED)]
-    step = _test(_commands([f"{python} {shlex.quote(name)}" for name in scripts]))
+    step = _test(_commands([_script(python, name) for name in scripts]))
     if findings.gpu_scripts:
         step = replace(step, needs=findings.script_tools, gpu=True, notes=())
     return [step] if scripts else []
+
+
+def _script(python: str, name: str) -> str:
+    path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in name and "PYTHONPATH" not in python else ""  # built in place
+    return f"{path}{python} {shlex.quote(name)}"
 
 
 def _python_bench(findings: Findings, run: str) -> _Step:

@@ -833,6 +833,17 @@ def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
             assert (done.returncode, "1 passed" in done.stdout) == (0, tool == "pytest"), done.stderr
 
 
+def test_scripts_whose_tests_have_parameters_of_their_own_run_without_pytest(tmp_path: Path) -> None:
+    text = "import it\n\ndef test_it(p):\n    assert it.two == p\n\nif __name__ == '__main__':\n    test_it(2)\n"
+    folder = repository(tmp_path / "one", {"setup.py": SETUP, "it.py": "two = 2\n", "tests/test_it.py": text})
+    _, test = first_job(folder).steps
+    assert test.run == 'PYTHONPATH=".:${PYTHONPATH:-}" "$FCCTL_PYTHON" tests/test_it.py\n'
+    assert played(folder, 1).returncode == 0
+    for number, more in enumerate(("import pytest\n", "def test_plain():\n    pass\n")):
+        folder = repository(tmp_path / str(number), {"setup.py": SETUP, "tests/test_it.py": more + text})
+        assert "-m pytest" in first_job(folder).steps[1].run
+
+
 def test_each_script_of_tests_runs_once(tmp_path: Path) -> None:
     test, run, _ = first_job(repository(tmp_path, CASES["scripts that test a torch extension"][1])).steps
     assert test.needs.gpu
