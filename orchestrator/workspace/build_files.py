@@ -198,7 +198,8 @@ class _Parsed:
             if need not in seen:
                 seen.add(need)
                 yield need
-                pending.extend(self.made(need)[0])
+                if need == name or not any(self.linked(need)):  # not the sources of another program
+                    pending.extend(self.made(need)[0])
 
     def expand(self, text: str, automatic: Mapping[str, str]) -> str:
         """``text`` with its variables; what is not known has ``_UNKNOWN`` in it."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 MAIN = re.compile(r"^[ \t]*(?:int|auto)\s+main\s*\(([^()]{0,500})\)", re.MULTILINE)
 #: ``int argc, char **argv``, whatever these are called.
@@ -112,6 +113,15 @@ def _usage(text: str) -> str:
     return ""
 
 
+class BuilderStep(NamedTuple):
+    """A step of a job: its id, its commands, the JUnit report that they write, and what must exist for it."""
+
+    id: str
+    run: str
+    junit: str = ""
+    needs: str = ""
+
+
 @dataclass(frozen=True)
 class Findings:
     """Paths are relative to the folder."""
@@ -125,7 +135,8 @@ class Findings:
     cmake: bool = False
     cmake_tests: bool = False
     cmake_leftovers: bool = False  # the folder build has CMake's files of another computer
-    builder: str = ""  # just, meson or bazel; just's recipes are the make_targets
+    builder: str = ""  # a program of orchestrator.workspace.builders; just's recipes are the make_targets
+    builder_steps: tuple[BuilderStep, ...] = ()
     programs: tuple[Program, ...] = ()  # what the build makes
     unnamed_programs: bool = False  # it makes programs whose names are not known, and that need no arguments
     not_run: tuple[str, ...] = ()  # of these, those that need arguments: the names of their sources

@@ -194,7 +194,8 @@ def _free_backup(path: Path) -> Path:
 def _projects(folder: Path) -> dict[str, str]:
     """Job name -> folder below ``folder``, of those that build or run on their own, if ``folder`` itself has nothing
     that does, and one of them has a build or a script for the GPU, or they have more programs than one job runs."""
-    if has_build(folder) or any(folder.glob("*.cu")) or any(gpu_scripts(folder)):
+    runs = any(MAIN.search(read_text(path)) for path in folder.glob("*.cu"))
+    if runs or has_build(folder) or any(gpu_scripts(folder)):
         return {}
     found: dict[Path, bool] = {}
     programs = 0

@@ -6,13 +6,13 @@ import itertools
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.workspace import build_files, starter
+from orchestrator.workspace.builders import builder_of, recipes
 from orchestrator.workspace.findings import (
     MAIN,
     MAX_SOURCES,
@@ -23,14 +23,8 @@ from orchestrator.workspace.findings import (
     read_text,
     script_needs_arguments,
 )
+from orchestrator.workspace.python_build import extra_for_tests, pip_compiles, python_build, requirements
 
-#: Of a package; without it a project may have a list of what it needs alone, as uv makes one.
-_PACKAGE, _PROJECT = (re.compile(rf"^\[{table}\]", re.MULTILINE) for table in ("build-system", "project"))
-#: The optional dependencies of its tests.
-_EXTRA = re.compile(
-    r"^\[project\.optional-dependencies\][^\n]*\n(?:(?!\[)[^\n]*\n)*?(tests?|testing|dev)\s*=", re.MULTILINE
-)
-_EXTENSIONS = re.compile(r"ext_modules|Extension\(")
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
@@ -41,13 +35,6 @@ _NAMES_GPU = re.compile(r"nvcc|cuda|hip|\bsycl", re.IGNORECASE)
 _NAMES_ARCH = re.compile(r"-arch\b|-gencode|--gpu-arch|\b(?:sm|compute)_|^-?include.*\$", re.MULTILINE)
 #: It builds a module for Python.
 _MODULE = re.compile(r"pybind11|nanobind|\bPython3?_|PYTHON_INCLUDE|python3?-config", re.IGNORECASE)
-#: Other programs that build: the files that they read, and the names of what can be built, as far as they are listed.
-_BUILDERS = {
-    "meson": ("meson.build",),
-    "bazel": ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel"),
-    "just": ("justfile", "Justfile", ".justfile"),
-}
-_RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)(?![\w-])[^:\n]*:(?!=)", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#\s*include\s*"([^"]+\.(?:cu|cpp|cc|cxx))"', re.MULTILINE)
 #: What is defined in a source, and what only looks like it.
 _FUNCTION = re.compile(r"\b(?!(?:if|for|while|switch|catch|main|__launch_bounds__)\b)(\w+)\s*\([^;{}]{0,2000}\)\s*\{")
@@ -89,13 +76,15 @@ _SCRIPT = re.compile(
 )
 _BENCHES = [
     "bench*.py",
-    *(f"{place}/{name}*.py" for name in ("bench", "run") for place in ("benchmarks", "benchmark", "bench")),
+    *(f"{place}/{name}*.py" for name in ("bench", "run", "*/bench") for place in ("benchmarks", "benchmark", "bench")),
 ]
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
 #: A file of this name has tests that pytest runs if it is named, or is a script beside what it tests.
 _TEST_SCRIPT, _HAS_TESTS = "test.py", re.compile(r"^import unittest|^[ \t]*def test_", re.MULTILINE)
+#: A test without parameters; others get theirs from pytest, or from the script that they are in.
+_PLAIN_TEST = re.compile(r"^import unittest|^[ \t]*def test_\w*\(\s*(?:self\s*)?\)", re.MULTILINE)
 #: A script that writes its figures to ``--out FILE``; such figures as the reader ``flashcore`` reads.
 _OUT = re.compile(r"""["']--out(?:put)?["']""")
 _FLASHCORE = re.compile(r"""["']flashcore["']""")
@@ -124,8 +113,7 @@ def inspect_folder(folder: Path) -> Findings:
 def has_build(folder: Path) -> bool:
     """Whether there is a file that tells how to build ``folder``."""
     cmake = read_text(folder / "CMakeLists.txt").strip() != ""
-    others = any((folder / name).is_file() for name in itertools.chain(*_BUILDERS.values()))
-    return cmake or others or _makefile(folder) is not None or _python_build(folder) is not None
+    return cmake or any((builder_of(folder), _makefile(folder), python_build(folder)))
 
 
 def _makefile(folder: Path) -> Path | None:
@@ -133,32 +121,6 @@ def _makefile(folder: Path) -> Path | None:
     path = next((folder / name for name in build_files.MAKEFILES if read_text(folder / name).strip()), None)
     text = "\n".join(build_files.texts(path).values()) if path else ""
     return None if _FORMATS.search(text) and not _COMPILES.search(_FORMATS.sub("", text)) else path
-
-
-def _python_build(folder: Path) -> str | None:
-    """build.py; setup.py that compiles extensions with torch, which pip's own environment for builds lacks; else what
-    pip installs: pyproject.toml, unless it has settings of tools alone, or another setup.py."""
-    setup = folder / "setup.py"
-    if (folder / "build.py").is_file():
-        return "build.py"
-    if setup.is_file():
-        text = read_text(setup)
-        return "setup.py" if _EXTENSIONS.search(text) and "torch" in text else "pyproject.toml"
-    text = read_text(folder / "pyproject.toml")
-    modules = (path for pattern in ("*/__init__.py", "src/*/__init__.py") for path in folder.glob(pattern))
-    is_package = _PACKAGE.search(text) or (_PROJECT.search(text) and next(modules, None))
-    return "pyproject.toml" if is_package else None
-
-
-def _requirements(folder: Path) -> str:
-    """pip's arguments for what scripts and tests need."""
-    if (folder / "requirements.txt").is_file():
-        return "-r requirements.txt"
-    try:
-        needs = tomllib.loads(read_text(folder / "pyproject.toml"))["project"]["dependencies"]
-        return shlex.join(needs)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError):
-        return ""
 
 
 def _benches(folder: Path) -> list[str]:
@@ -173,12 +135,14 @@ def _benches(folder: Path) -> list[str]:
 
 
 def _shell_scripts(folder: Path) -> Iterator[tuple[str, bool]]:
-    """The ``scripts/*.sh``, and whether each works on the machine that it runs on; those at the top, and notebooks, are
-    only named."""
-    for pattern in ("scripts/*.sh", "*.sh", "*.ipynb"):
+    """The ``scripts/*.sh``, and whether each works on the machine that it runs on, and is no part of a build below;
+    those at the top, and notebooks, are only named."""
+    below = [p for p in files_below(folder) if p.name in build_files.MAKEFILES and p.parent != folder]
+    builds = "".join(map(read_text, below if (folder / "scripts").is_dir() else ()))
+    for pattern in ("scripts/*.sh", "*.sh", "*.ipynb", "[Mm]akefile[._]*"):
         for path in sorted(folder.glob(pattern))[:MAX_SOURCES]:
-            if path.name.isprintable():
-                here = path.parent != folder and not _ELSEWHERE.search(read_text(path))
+            if path.name.isprintable() and path.suffix not in (".am", ".in"):
+                here = path.parent != folder and path.name not in builds and not _ELSEWHERE.search(read_text(path))
                 yield path.relative_to(folder).as_posix(), here
 
 
@@ -186,7 +150,7 @@ def _built(folder: Path, bench: str | None) -> Findings:
     texts = _texts(folder, (".cu",))
     kernels = tuple(itertools.islice((name for name, text in texts.items() if "__global__" in text), MAX_SOURCES))
     found = Findings(uses_nvcc=bool(texts))
-    python = _python_build(folder)
+    python = python_build(folder)
     makefile = _makefile(folder)
     if makefile and (not python or _compiles(makefile)):
         return _with_make(found, folder, makefile)
@@ -195,28 +159,42 @@ def _built(folder: Path, bench: str | None) -> Findings:
     alone = python is not None or runs_kernels(folder)
     found = replace(
         found, **_python_tests(folder, alone=alone), python_bench=bench,
-        python_extra="".join(_EXTRA.findall(read_text(folder / "pyproject.toml"))[:1]),
-        uses_nvcc=bool(kernels), python_build=python, requirements=_requirements(folder),
-        rewritten=_rewritten(folder, {folder / name: read_text(folder / name) for name in ("setup.py", "build.py")}),
+        python_extra=extra_for_tests(folder),
+        uses_nvcc=bool(kernels if python in (None, "build.py") else texts),
+        python_build=python, requirements=requirements(folder),
+        rewritten=_rewritten(folder, {folder / n: read_text(folder / n) for n in ("setup.py", python or "setup.py")}),
     )  # fmt: skip
-    for builder, names in () if python else _BUILDERS.items():
-        if name := next((name for name in names if (folder / name).is_file()), None):
-            recipes = _RECIPES.findall(read_text(folder / name)) if builder == "just" else ()
-            return replace(found, builder=builder, make_targets=tuple(recipes), uses_nvcc=bool(texts))
+    if python == "pyproject.toml" and not pip_compiles(folder):
+        return replace(found, uses_nvcc=False)
+    if builder := None if python else builder_of(folder):
+        targets = recipes(folder, builder)
+        return replace(
+            found, builder=builder.tool, builder_steps=builder.steps, make_targets=targets, uses_nvcc=bool(texts)
+        )
     return found if python else _plain(found, folder, texts, kernels)
 
 
 def _python_tests(folder: Path, *, alone: bool) -> dict[str, Any]:
-    """Whether pytest finds tests; else the script at the top that it must be given, or those that test when they run,
+    """Whether pytest finds tests; else the test.py that it must be given, or those that test when they run,
     if such scripts do so ``alone``."""
     texts = {path: read_text(path) for pattern in _TESTS for path in folder.glob(pattern)}
-    if any(not text or _HAS_TESTS.search(text) for text in texts.values()):
+    scripts = {path: text for path, text in sorted(texts.items()) if _is_test_script(text)}
+    if any(not text or (path not in scripts and _HAS_TESTS.search(text)) for path, text in texts.items()):
         return {"python_tests": True}
-    if _HAS_TESTS.search(read_text(folder / _TEST_SCRIPT)):
-        return {"python_tests": True, "python_test_scripts": (_TEST_SCRIPT,)}
-    scripts = [folder / _TEST_SCRIPT, *(path for path in sorted(texts) if path.parent == folder)] if alone else []
-    found = (path.name for path in scripts if (text := read_text(path)) and not script_needs_arguments(text))
-    return {"python_test_scripts": tuple(name for name in found if name.isprintable())[:MAX_SOURCES]}
+    named = (folder / _TEST_SCRIPT, *sorted(folder.glob(f"*/{_TEST_SCRIPT}")))
+    tested = (path.relative_to(folder).as_posix() for path in named if _HAS_TESTS.search(read_text(path)))
+    if test := next(filter(str.isprintable, tested), None):
+        return {"python_tests": True, "python_test_scripts": (test,)}
+    beside = (path for path in sorted(texts) if path.parent == folder and path not in scripts)
+    run = [folder / _TEST_SCRIPT, *beside, *scripts] if alone else []
+    written = ((path, text) for path in run if (text := read_text(path)))
+    names = (path.relative_to(folder).as_posix() for path, text in written if not script_needs_arguments(text))
+    return {"python_test_scripts": tuple(name for name in names if name.isprintable())[:MAX_SOURCES]}
+
+
+def _is_test_script(text: str) -> bool:
+    """Whether its tests have parameters that it gives itself, where pytest would look for fixtures."""
+    return "__main__" in text and "pytest" not in text and not _PLAIN_TEST.search(text)
 
 
 def _compiles(makefile: Path) -> bool:
@@ -284,7 +262,7 @@ def _programs(folder: Path, known: Iterable[Program], *, search: bool = True) ->
     others = [path for path, needed in mains.items() if needed][: 5 * MAX_SOURCES]
     return {
         "unnamed_programs": "" in mains.values(),
-        "not_run": tuple(path.stem for path in others),
+        "not_run": tuple(dict.fromkeys(path.stem for path in others)),
         "others": tuple(path.relative_to(folder).as_posix() for path in others),
     }
 

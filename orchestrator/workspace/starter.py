@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.workspace import build_files
-from orchestrator.workspace.findings import Findings
+from orchestrator.workspace.findings import BuilderStep, Findings
 
 _TEST_TARGETS = ("test", "check", "tests")
 _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
@@ -198,11 +198,12 @@ def _builder_steps(findings: Findings) -> list[_Step]:
         return [*steps, *_steps_of_targets(findings, recipes, "just {}".format)] or [
             _build(findings, "just", "", tools)
         ]
-    if findings.builder == "bazel":
-        return [_build(findings, "bazel build //...", "", tools), _test("bazel test --test_output=errors //...")]
-    build = "meson setup build --buildtype=release\nmeson compile -C build"
-    junit = "build/meson-logs/testlog.junit.xml"
-    return [_build(findings, build, "", tools), _test("meson test -C build --print-errorlogs", (("junit", junit),))]
+    make: dict[str, Callable[[BuilderStep], _Step]] = {
+        "build": lambda step: _build(findings, step.run, "", tools),
+        "test": lambda step: _test(step.run, (("junit", step.junit),) if step.junit else ()),
+        "bench": lambda step: replace(_bench(step.run), gpu=findings.uses_nvcc),
+    }
+    return [make[step.id](step) for step in findings.builder_steps]
 
 
 _PATH = 'export PATH="$(dirname "$FCCTL_PYTHON"):$PATH"   # so that the Makefile calls a python that has torch'
@@ -252,7 +253,7 @@ def _run_those_that_can(findings: Findings) -> list[_Step]:
     """Runs the programs that the build makes, if one of them needs no arguments."""
     if findings.unnamed_programs:
         names = " ".join(f"! -name {shlex.quote(name)}" for name in findings.not_run)
-        lines = [f"{_BUILT} {names} | sort)", _TRY, _TRY_BUILT, _FAILED]
+        lines = [f"{_BUILT} {names} | sort)", _NONE_BUILT, _TRY, _TRY_BUILT, _FAILED]
         return [replace(_run("\n".join(lines)), gpu=findings.programs_use_gpu)]
     return [_run_programs(findings)] if any(not program.arguments for program in findings.programs) else []
 
@@ -290,8 +291,8 @@ def _python_steps(findings: Findings) -> list[_Step]:
     rewrite, findings = build_files.commands(findings.rewritten), replace(findings, rewritten=())
     if findings.python_build == "build.py":
         steps.append(_build(findings, f"{python} build.py", _PYTHON, ()))
-    elif findings.python_build == "setup.py":
-        steps.append(_build(findings, f"{python} setup.py build_ext --inplace", _PYTHON, ()))
+    elif findings.python_build and findings.python_build.startswith("setup"):
+        steps.append(_build(findings, f"{python} {findings.python_build} build_ext --inplace", _PYTHON, ()))
     elif findings.python_build or findings.requirements:
         python, more = "build/venv/bin/python", " pytest" if findings.python_tests else ""
         pip = f"{python} -m pip install"
@@ -307,8 +308,7 @@ def _python_steps(findings: Findings) -> list[_Step]:
         run = _commands([f"{python} {shlex.quote(name)}" for name in scripts])
         steps.append(replace(_run(run), needs=findings.script_tools))
     if findings.python_bench:
-        path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in findings.python_bench else ""  # what was built in place
-        bench = _python_bench(findings, f"{path}{python} {shlex.quote(findings.python_bench)}")
+        bench = _python_bench(findings, _script(python, findings.python_bench))
         on_gpu = findings.python_bench in findings.gpu_scripts
         steps.append(replace(bench, needs=findings.script_tools, gpu=True) if on_gpu else bench)
     steps[0] = replace(steps[0], run=rewrite + steps[0].run, comment=steps[0].comment or _PYTHON)
@@ -318,12 +318,17 @@ def _python_steps(findings: Findings) -> list[_Step]:
 def _python_tests(findings: Findings, python: str) -> list[_Step]:
     scripts = findings.python_test_scripts
     if findings.python_tests:
-        named = "".join(f" {name}" for name in scripts)
+        named = "".join(f" {shlex.quote(name)}" for name in scripts)
         return [_test(f'{python} -m pytest{named} --junitxml="{_JUNIT}"', (("junit", _JUNIT),), _TESTED)]
-    step = _test(_commands([f"{python} {shlex.quote(name)}" for name in scripts]))
+    step = _test(_commands([_script(python, name) for name in scripts]))
     if findings.gpu_scripts:
         step = replace(step, needs=findings.script_tools, gpu=True, notes=())
     return [step] if scripts else []
+
+
+def _script(python: str, name: str) -> str:
+    path = 'PYTHONPATH=".:${PYTHONPATH:-}" ' if "/" in name and "PYTHONPATH" not in python else ""  # built in place
+    return f"{path}{python} {shlex.quote(name)}"
 
 
 def _python_bench(findings: Findings, run: str) -> _Step:
@@ -346,6 +351,7 @@ _TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
 #: The programs that the build made, whatever their names.
 _BEGAN = ".build-began"
 _BUILT = f'built=$(find . -type f -perm -u+x -newer {_BEGAN} ! -path "*/CMakeFiles/*" ! -name "*.so*"'
+_NONE_BUILT = '[ -n "$built" ] || { echo "no program was built: see the options for examples"; exit 1; }'
 _TRY_BUILT = 'while IFS= read -r program <&3; do [ -z "$program" ] || try "$(printf %q "$program")"; done 3<<<"$built"'
 _FAILED = '[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }'
 

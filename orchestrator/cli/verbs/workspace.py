@@ -33,8 +33,8 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
     """Make DIR (default: this folder) a workspace: write a commented fcctl.toml and jobs/first.yaml that fit its build.
     If DIR itself has no build, write a job for each folder below that has one.
 
-    Looks for a Makefile, CMakeLists.txt, Python package, justfile, meson.build or Bazel, tests, benchmarks, scripts
-    and .cu files. Does not overwrite files.
+    Looks for a Makefile, CMakeLists.txt, Python package, justfile, meson.build, Bazel, Cargo or Julia, tests,
+    benchmarks, scripts and .cu files. Does not overwrite files.
     """
     from orchestrator.workspace import init as workflow
 

@@ -18,10 +18,14 @@ BURST_BYTES = 16 * 1024
 
 def sanitise(data: bytes) -> str:
     """``data`` as text for people: invalid bytes become U+FFFD, carriage returns newlines, the rest is dropped."""
-    text = data.decode("utf-8", "replace")
-    text = re.sub(_ESCAPES, "", text)
+    text = without_escapes(data.decode("utf-8", "replace"))
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(_CONTROLS, "", text)
+
+
+def without_escapes(text: str) -> str:
+    """``text`` without colours, moves of the cursor and other escape sequences."""
+    return re.sub(_ESCAPES, "", text)
 
 
 def one_line(text: str, longest: int = 500) -> str:

@@ -2,15 +2,17 @@
 
 ``times``: the times a program prints, or writes as CSV. Each name is a benchmark, each time of it a sample.
 
-Of text, the first time with a unit of each line counts, named by what stands before it::
+Of text, the first time with a unit of each line counts, named by what stands before it, and others with labels of
+their own (``CPU: 5 ms, GPU: 3 us``; not ``min: 2 us``)::
 
     softmax n=1024: 12.5 us
     Average time:   (0.31) ms
     softmax n=1024 time_us=12.5
 
 or of a table, each figure below a title with a unit (:mod:`fcctl_remote.readers.tables`).
-Results in front of it are no part of the name: rates, percentages, decimals of four and more places. Its spread is no
-time (``3.5 ± 0.2 us``), nor what is set (``for 10 s``).
+Results in front of it are no part of the name: rates, percentages, decimals of four and more places, speedups. Its
+spread is no time (``3.5 ± 0.2 us``, ``std: 0.2 us``), nor what is set (``for 10 s``). Where nothing stands in front,
+the words behind tell figures apart: ``3 us naive``.
 
 Times of one name below different headings (``N = 512``, later ``N = 1024``) are different benchmarks, named by these.
 If none tells them apart, sizes behind the figures do (``3 us, N=512``).
@@ -44,6 +46,7 @@ from __future__ import annotations
 import csv
 import re
 import statistics
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Pattern
 
@@ -51,52 +54,63 @@ from fcctl_remote.readers import source
 from fcctl_remote.readers.benchmarks import MAX_METRICS
 from fcctl_remote.readers.headings import ANY_NUMBER, LETTER, Above, Headings, apart
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
-from fcctl_remote.readers.tables import NO_NAME, RATE_UNIT, column, untabled
+from fcctl_remote.readers.spelling import TIME_UNIT, digits, plain, unit_behind
+from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
-_UNIT = r"(?P<unit>ns(?:ecs?)?|nanoseconds?|[uµμ]s(?:ecs?)?|microseconds?|ms(?:ecs?)?|milliseconds?|s|secs?|seconds?)"
 #: One that is no part of a word or of another number: not the 5 of ``v5 s``.
-NUMBER = r"(?<![\w.,+-])(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
+NUMBER = r"(?<![\w.,^+-])(?<!\d')(?<!\d:\d\d:)(?P<number>\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)"
 #: ``12.5 us``, ``1,234 ms``, ``3e-2s``; not the 5 of ``v5 s``, nor a rate: ``7 us/iteration`` is a time, ``GB/s`` none;
-#: nor what is set, ``burning for 10 s``.
-TIME = re.compile(r"(?<!\bfor )(?P<open>\(\s*)?" + NUMBER + r"(?(open)\s*\))\s*" + _UNIT + r"(?![\w^])")
+#: nor what is set, ``burning for 10 s``, ``FPS over 3 s``, nor what was simulated, ``210 ns/day``; nor ``the 1980s``.
+TIME = re.compile(
+    r"(?<!\bfor )(?<!\bover )(?<!\bevery )(?<![Ww]aiting )(?!(?:19|20)\d0s)(?P<open>[(\[]\s*)?"
+    + NUMBER
+    + r"(?(open)\s*[)\]])\s*"
+    + TIME_UNIT
+    + r"(?![\w^]|\s?/\s?(?:day|hour)\b)"
+)
 #: What is printed in place of a number; nothing that was measured may look better for it.
 NO_NUMBER = r"(?<![\w.])[-+]?(?i:nan|inf(?:inity)?)\s*"
 #: ``time_us``, ``p50 (ms)``, ``us``, ``mean_time[ns]``, ``seconds``.
-_COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + _UNIT + r"[)\]]?")
+_COLUMN = re.compile(r"(?:(?P<what>.*?)[\s_.\-(\[]+)?" + TIME_UNIT + r"[)\]]?")
 #: A key that ends in a unit: ``time_us=12.5``, ``"p50_ms": 3``; of seconds, only one that names a time.
 _KEY = (
     r"(?<![\w.])(?P<key>(?:[A-Za-z]\w{0,60}_)?(?:[num]s|[nu]secs?|msecs?)"
-    r"|\w{0,60}(?:time|elapsed|latency|duration)\w{0,20}_s(?:ec(?:ond)?s?)?)\"?\s*[=:]\s*"
+    r"|\w{0,60}(?:time|elapsed|latency|duration)\w{0,20}_s(?:ec(?:ond)?s?)?)[\"']?\s*[=:]\s*"
 )
 _KEYED = re.compile(_KEY + NUMBER + r"(?![\w.])")
-_NO_TIME = re.compile(NO_NUMBER + _UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
-_RATE_HEADING = re.compile(r"(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE)
+_NO_TIME = re.compile(NO_NUMBER + TIME_UNIT + r"(?![\w^])|" + _KEY + NO_NUMBER)
+_RATE_HEADING = re.compile(
+    r"(?<![a-z])(?:[gmkt]i?b|bytes|[a-z]*flops?|ops|it|items|tokens|samples|images)$", re.IGNORECASE
+)
 _PLAIN = ("", "elapsed", "duration", "latency", "runtime", "real", "gpu", "kernel")
 _EDGE = " \t:=-|,;>.<([{'\"*#"
 #: A percentage in brackets, a time stamp, brackets of any kind: :func:`_lasting` looks at these.
 _BRACKETS = re.compile(
     r"\([-+]?\d[\d.]{0,10}%\)|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\[[^\[\]]{1,400}\](?:, time\b)?"
 )
-#: A unit before its number: ``TFLOPS: 1.7``, ``Bandwidth (GB/s) = 412``, ``time(ms): 0.3``; not ``thread(s): 256``.
-_UNIT_FIRST = re.compile(
-    r"(?<!\d )(?:(?:(?<=\s)|(?<=[A-Za-z])(?!.s[)\]]))"
-    r"[(\[](?P<time>[nuµμm]s|[nuµμm]?secs?|(?:nano|micro|milli)?seconds?)[)\]]"
-    r"|(?<![\w.])[(\[]?(?P<rate>[kKMGTP]i?B/s|(?i:[kmgtp]flops?)(?:/s)?|(?<=[(\[])[A-Za-z]{1,20}/s(?=[)\]]))[)\]]?)(?:\s{0,40}[=:]\s{0,40}|(?<=flops)\s{1,40})"
-    r"(?P<value>\d[\d,]{0,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|[-+]?(?i:nan|inf))(?![\w.])"
+#: A result that stands in a line beside the figure: decimals that no parameter has, a percentage, a speedup,
+#: cycles, what was before (``3.5 -> 3 us``), further times.
+_RESULT = re.compile(
+    r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%(?!\s?(?:percen|quan)tile))"
+    r"|\(?(?<![\w.])\d{1,12}\.\d{1,20}[x×](?!\w)\)?|(?<![\w.])\d{1,12}(?:(?:\.\d{1,20})?\s?(?:clock|cycle)s?\b|\.\d{1,20}\s?(?:->|→))"
+    r"|(?<=[:=])(?:\s{1,20}\d{1,12}\.\d{1,20}){1,20}\s{0,20}$"
 )
-#: The spread of a figure, ``55.05 +- 0.15 ms``; a unit in brackets behind one, ``0.25 (ms)``, not ``N = 64 (us)``.
-_SPREAD = re.compile(r"(?<=\d)\s?(?:±|\+/?-)\s?\d[\d.]{0,20}(?:[eE][+-]?\d{1,3})?(?=\s?[A-Za-zµμ])")
-_UNIT_IN_BRACKETS = re.compile(r"(\d\.\d{1,20})\s?[(\[](%s|%s)[)\]]" % (_UNIT.replace("?P<unit>", "?:"), RATE_UNIT))
-#: A result that stands in a line beside the figure: decimals that no parameter has, a percentage.
-_RESULT = re.compile(r"(?<![\w.])[-+]?\d{1,12}(?:\.\d{4,20}(?:[eE][-+]?\d{1,3})?(?![\w.])|(?:\.\d{1,20})?\s?%)")
 #: A problem's size: ``N=1024``, ``size: (64)``, ``64x64x8``.
 _SIZE = re.compile(
     r"(?<![\w.])(?:(?:size|dims?|batch|length|[BHSDMNKbhsdmnk])\s?[=:]\s?\(?\d+\)?|\d+(?:\s?[x×]\s?\d+)+)(?![\w.])"
 )
-#: What Google's benchmark prints behind its times.
-_ITERATIONS = re.compile(r"(?<=[num]s)\s+\d+\s+(?=\w+=)|(?<=\ss)\s+\d+\s+(?=\w+=)")
-_BYTES_PER_SECOND = re.compile(r"\bbytes_per_second=(\d[\d.]*)([kMGT]?)i?/s")
+#: Of what stands behind a figure, the words that may name it.
+_WORDS, _MOST_WORDS = re.compile(r"(?<![\w.])[A-Za-z_][\w-]{0,60}"), 6
+#: What tells how far samples are from each other, and is no time of its own.
+_SPREAD_NAME = re.compile(r"(?:^|[\s_/])(?:std|stdev|stddev|std[ _.]?dev(?:iation)?|variance|iqr)$", re.IGNORECASE)
+#: The label of a further time in a line; what describes the time before it; what stands before the label of the first.
+_LABEL = re.compile(r"[A-Za-z][^|,;:=]{0,60}[:=]\s{0,20}$")
+_STATISTIC = re.compile(
+    r"\b(?:min(?:imum)?|max(?:imum)?|best|worst|std\w*|p\d+|median|mean|avg|average|total|sum|user|sys(?:tem)?)\b",
+    re.IGNORECASE,
+)
+_SHARED = re.compile(r".{0,300}[|,;]")
 #: What counts repetitions, which are samples of one benchmark: ``iter 3``, ``step 1/74``; not ``steps=100``.
 _REPETITION = re.compile(
     r"[\[(]?\b(?:iter(?:ation)?|rep(?:eat|etition)?|run|trial|sample|step|epoch|round|loop)[\s#:]{0,6}\d+"
@@ -104,7 +118,7 @@ _REPETITION = re.compile(
     re.IGNORECASE,
 )
 #: A line of a program's progress: what it counts is no part of a name.
-_PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%")
+_PROGRESS = re.compile(r"^\s*\d[\d.]*\s?%(?!\s?(?:percen|quan)tile)")
 _NO_VALUE = re.compile(r" ?[=:](?= ?[,;|]|$)")
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d(?::\d\d|<)")  # the second of tqdm
 #: Characters of a column's heading that may tell a unit.
@@ -119,6 +133,7 @@ class _Column(NamedTuple):
 
 def times(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001 - all readers are called alike
     taken = _taken(path, _NO_TIME, lambda text: _figures(text, _time_of_line, _time_column), MAX_ROWS)
+    taken = {name: samples for name, samples in taken.items() if not _SPREAD_NAME.search(name)}
     if not taken:
         raise ReaderError("contains no time with a unit (ns, us, ms, s)", _TIME_HINT, empty=True)
     return source.document([source.benchmark(name, samples) for name, samples in taken.items()], "times")
@@ -143,25 +158,35 @@ def _taken(
             sizes.setdefault(told[above], set()).add(behind)
         for above, behind, value in values:
             parts = (told[above], behind if len(sizes[told[above]]) > 1 else "", name)
-            samples.setdefault(clean(" ".join(filter(None, parts)), 200), []).append(value)
+            samples.setdefault(_short(" ".join(filter(None, parts))), []).append(value)
     if len(samples) > most:
         raise ReaderError("values with more than %d different names" % most)
     return samples
 
 
+def _short(name: str) -> str:
+    """``name``; a long one without its middle, with a checksum, so that names stay apart."""
+    if len(name) > 200:
+        name = "%s..%08x..%s" % (name[:90], zlib.crc32(name.encode("utf-8", "replace")), name[-90:])
+    return clean(name, 200)
+
+
 def _sizes(line: str) -> str | None:
-    """The sizes that stand behind the last figure of ``line``; None if it has no figure."""
-    ends = [found.end() for pattern in (TIME, _KEYED, _RATE) for found in pattern.finditer(line)]
-    return " ".join(_SIZE.findall(line[max(ends) :])) if ends else None
+    """The sizes that stand behind the last figure of ``line``, or the words if none stand before the first; None if it
+    has no figure."""
+    places = [found.span() for pattern in (TIME, _KEYED, _RATE) for found in pattern.finditer(line)]
+    if not places:
+        return None
+    behind = line[max(end for _, end in places) :]
+    named = _KEYED.search(line) or LETTER.search(line[: min(start for start, _ in places)])
+    return " ".join(_SIZE.findall(behind) or ([] if named else _WORDS.findall(behind)[:_MOST_WORDS]))
 
 
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path`` as a terminal shows them at last, each unit behind its number. Raises: ReaderError, if one
     has what matches ``none``."""
-    for printed in untabled(line.rpartition("\r")[2] for line in lines(path)):
-        line = _BYTES_PER_SECOND.sub(r"\1 \2iB/s", _ITERATIONS.sub(" ", printed))
-        line = _UNIT_IN_BRACKETS.sub(r"\1 \2", _SPREAD.sub("", line))
-        line = _UNIT_FIRST.sub(r" \g<value> \g<time>\g<rate>", line)
+    for printed in untabled(map(plain, lines(path))):
+        line = unit_behind(printed)
         if none.search(line):
             raise ReaderError("the measured value is not a number: %s" % clean(line.strip(), 120))
         yield line
@@ -176,7 +201,8 @@ def _figures(
     if table is None:
         yield from of_line(first)
     for line in text:
-        if table is None or ("," not in line and TIME.search(line)):  # the header may be a title, ``Time (ms)``
+        # The header may be a title, ``Time (ms)``.
+        if table is None or ("," not in line and (TIME.search(line) or _RATE.search(line))):
             yield from of_line(line)
         else:
             yield from table.row(line)
@@ -195,12 +221,27 @@ def _time_of_line(line: str) -> Iterator[tuple[str, float]]:
         factor = _factor(match.group("unit"))
     else:
         return
-    value = _above_zero(match.group("number").replace(",", ""), factor)
+    value = _above_zero(digits(match.group("number")), factor)
     if value is not None:
-        name = _without_results(line[: match.start()]).strip(_EDGE)
-        if name.count(")") > name.count("("):  # ``(naive): 3 us``
-            name = name.replace(")", "", 1)
-        yield " ".join(f"{name} {what}".split()) or "time", value
+        yield " ".join(f"{_named(line[: match.start()])} {what}".split()) or "time", value
+        yield from _others_of_line(line, match.start(), match.end())
+
+
+def _named(before: str) -> str:
+    name = _without_results(before).strip(_EDGE)
+    return name.replace(")", "", 1) if name.count(")") > name.count("(") else name  # ``(naive): 3 us``
+
+
+def _others_of_line(line: str, start: int, end: int) -> Iterator[tuple[str, float]]:
+    """The times behind the first one of ``line`` with labels of their own, ``GPU: 3 us``; not its ``min: 2 us``."""
+    shared = _SHARED.match(line[:start])
+    for match in TIME.finditer(line, end):
+        between, end = line[end : match.start()], match.end()
+        label = _LABEL.search(between)
+        value = _above_zero(digits(match.group("number")), _factor(match.group("unit")))
+        if label and value is not None and not _STATISTIC.search(label[0]):
+            own = between if _RATE.search(between) else label[0]
+            yield " ".join(f"{_named(shared[0] if shared else '')} {_named(own)}".split()), value
 
 
 def _without_results(name: str) -> str:
@@ -243,9 +284,9 @@ class _Table:
     def row(self, line: str) -> Iterator[tuple[str, float]]:
         cells = _cells(line, self._delimiter)
         parts = [cells[i].strip() for i in self._naming if i < len(cells)]
-        name = " ".join(part for part in parts if part and (finite(part) is None or part.isdigit()))
+        name = " ".join(part for part in parts if part and (finite(digits(part)) is None or part.isdigit()))
         for at, found in self._columns.items():
-            value = _above_zero(cells[at].strip(), found.factor) if at < len(cells) else None
+            value = _above_zero(digits(cells[at].strip()), found.factor) if at < len(cells) else None
             if value is not None:
                 yield (name + found.what).strip(" /") or "time", value
 
@@ -277,11 +318,14 @@ def _above_zero(text: str, factor: float) -> float | None:
 
 
 _PER_SECOND = r"\s?/\s?s(?:ec(?:ond)?)?"
-_BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)B(?:ytes)?(?:%s|ps)" % _PER_SECOND
-#: ``20 flops`` are a count.
-_FLOPS = r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s)?" % _PER_SECOND
+_BYTES = r"(?P<bytes>[kKMGTP]?)(?P<binary>i?)(?:B(?:ytes)?|bytes)(?:%s|ps)" % _PER_SECOND
+#: ``20 flops`` and ``2 GFLOP/call`` are counts.
+_FLOPS = (
+    r"(?!(?:flops?|F[Ll][Oo][Pp]s?)(?![\w/]))(?P<flops>(?i:[kmgtp]?))(?i:flops?)(?:%s|(?!/(?!(?i:gpu|device))))"
+    % _PER_SECOND
+)
 _OTHER = r"(?P<other>[A-Za-z]{1,24})%s" % _PER_SECOND
-_RATE = re.compile(r"(?P<open>\(\s*)?%s(?(open)\s*\))\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
+_RATE = re.compile(r"(?P<open>[(\[]\s*)?%s(?(open)\s*[)\]])\s*(?:%s|%s|%s)(?![\w^])" % (NUMBER, _BYTES, _FLOPS, _OTHER))
 _NO_RATE = re.compile(r"%s(?:%s|%s|%s)(?![\w^])" % (NO_NUMBER, _BYTES, _FLOPS, _OTHER))
 #: What labels a time, and no rate that comes after it.
 _TIME_LABEL = re.compile(
@@ -341,7 +385,7 @@ def _words(*texts: str) -> Iterator[str]:
 
 
 def _scaled(match: "re.Match[str]") -> tuple[str, float | None]:
-    number = match.group("number").replace(",", "")
+    number = digits(match.group("number"))
     if match.group("other"):
         return match.group("other") + "/s", source.scaled(number, 1.0)
     unit, prefix = ("GB/s", match.group("bytes")) if match.group("flops") is None else ("GFLOP/s", match.group("flops"))

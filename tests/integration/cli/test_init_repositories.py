@@ -210,6 +210,15 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "meson": ("build test", {"meson.build": "project('p', 'cuda')\n", "a.cu": CUDA}),
     "bazel": ("build test", {"MODULE.bazel": "", "k/a.cu": CUDA}),
+    "cargo": ("build test bench", {"Cargo.toml": "[package]\n", "src/k.cu": KERNEL, "benches/b.rs": ""}),
+    "julia": ("build test", {"Project.toml": "name = 'K'\n", "test/runtests.jl": ""}),
+    "autotools": ("build", {"configure": "#!/bin/sh\n", "Makefile.in": "all:\n", "a.cu": CUDA}),
+    "setup_cuda.py": ("build test", {"setup_cuda.py": SETUP, "k.cu": "#include <torch/all.h>\n", "test_k.py": "k()\n"}),
+    "package with tests in test.py": ("build test", {"setup.py": SETUP, "a k/test.py": "def test_it(): ...\n"}),
+    "benchmarks two folders below": (
+        "build bench",
+        {"pyproject.toml": "[build-system]\n", "benchmark/scripts/benchmark_it.py": ""},
+    ),
     "nothing": ("hello", {"README": "", "a b.ipynb": ""}),
 }
 
@@ -645,6 +654,66 @@ def test_a_folder_may_be_named_as_a_number(tmp_path: Path) -> None:
     assert [jobs.get(name).steps[0].run.splitlines()[0] for name in names] == [f"cd {name}" for name in names]
 
 
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        ({"pyproject.toml": "[build-system]\nrequires = ['hatchling']\n"}, False),
+        ({"pyproject.toml": "[build-system]\n", "setup.py": "setup(packages=['k'])\n"}, False),
+        ({"pyproject.toml": "[build-system]\nrequires = [\n  'scikit-build-core',\n]\n"}, True),
+        ({"setup.py": SETUP.replace("torch", "pybind11")}, True),
+        ({"setup.py": SETUP}, True),
+    ],
+)
+def test_a_package_needs_nvcc_if_it_may_compile_kernels(tmp_path: Path, settings: dict[str, str], needed: bool) -> None:
+    """Whose launches may be in .cu files without a kernel, and which may have kernels beside it."""
+    build = first_job(repository(tmp_path, {**settings, "k/__init__.py": "", "csrc/k.cu": '#include "k.cuh"\n'})).steps[
+        0
+    ]
+    assert ("nvcc" in build.needs.tools, len(build.collect)) == (needed, int(needed))
+    beside = first_job(repository(tmp_path / "beside", {**settings, "k/__init__.py": "", "a.cu": KERNEL})).steps[0]
+    assert ("nvcc" in beside.needs.tools) == needed
+
+
+def test_kernels_at_the_top_do_not_hide_the_packages_below_them(tmp_path: Path) -> None:
+    files = {"core.cu": KERNEL, "binding/setup.py": SETUP, "binding/core.cu": KERNEL}
+    assert init(repository(tmp_path / "one", files)).jobs == ["binding"]
+    assert init(repository(tmp_path / "two", {**files, "core.cu": CUDA})).jobs == ["first"]
+    assert init(repository(tmp_path / "three", {"core.cu": KERNEL, "test/a.cu": CUDA})).jobs == ["first"]
+
+
+def test_a_script_that_a_build_below_calls_is_no_step(tmp_path: Path) -> None:
+    files = {"Makefile": "all:\n\tmake -C src\n", "src/Makefile": "all:\n\t../scripts/test_kernel.sh\n"}
+    job = first_job(repository(tmp_path, {**files, "scripts/test_kernel.sh": "true\n", "scripts/bench.sh": "true\n"}))
+    assert [step.id for step in job.steps] == ["build", "bench"]
+    assert "# Found, and not run by this job: scripts/test_kernel.sh\n" in (tmp_path / "jobs/first.yaml").read_text()
+
+
+def test_makefiles_of_other_names_are_named(tmp_path: Path) -> None:
+    first_job(repository(tmp_path, {"Makefile_Summit": "a:\n", "makefile.gpu": "a:\n", "Makefile.in": "", "a.F90": ""}))
+    assert "not run by this job: Makefile_Summit, makefile.gpu\n" in (tmp_path / "jobs/first.yaml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_a_build_that_made_no_program_did_not_run_one(tmp_path: Path) -> None:
+    cmake = "cmake_minimum_required(VERSION 3.10)\nproject(p NONE)\noption(EXAMPLES OFF)\n"
+    below = "function(f N)\nadd_executable(${N} ${N}.cpp)\nendfunction()\nf(a)\n"
+    folder = repository(tmp_path, {"CMakeLists.txt": cmake, "ex/CMakeLists.txt": below, "ex/a.cpp": "int main() {}\n"})
+    first_job(folder)
+    assert played(folder, 0).returncode == 0
+    run = played(folder, 1)
+    assert (run.returncode, run.stdout) == (1, "no program was built: see the options for examples\n")
+
+
+def test_a_program_does_not_need_the_arguments_of_one_that_makes_its_sources(tmp_path: Path) -> None:
+    usage = 'int main(int argc, char **argv) { if (argc < 2) { puts("usage: text FILE\\n"); return 1; } }\n'
+    makefile = "all: app\napp: app.cpp app.inc\n\tc++ -o $@ $<\napp.inc: text\n\t./text app.txt > $@\n"
+    makefile += "text: text.cpp\n\tc++ -o $@ $<\n"
+    _, run = first_job(
+        repository(tmp_path, {"Makefile": makefile, "app.cpp": "int main() {}\n", "text.cpp": usage})
+    ).steps
+    assert untitled(run.run) == "./app\n# ./text FILE\n"
+
+
 def test_nvcc_is_needed_and_its_resources_are_read(tmp_path: Path) -> None:
     for name in ("make-cuda", "make that calls cmake", "cmake-cuda", "setup.py", "plain"):
         folder = tmp_path / name
@@ -762,6 +831,17 @@ def test_tests_import_what_make_or_cmake_built(tmp_path: Path) -> None:
             assert played(folder, 0).returncode == 0
             done = played(folder, 1)
             assert (done.returncode, "1 passed" in done.stdout) == (0, tool == "pytest"), done.stderr
+
+
+def test_scripts_whose_tests_have_parameters_of_their_own_run_without_pytest(tmp_path: Path) -> None:
+    text = "import it\n\ndef test_it(p):\n    assert it.two == p\n\nif __name__ == '__main__':\n    test_it(2)\n"
+    folder = repository(tmp_path / "one", {"setup.py": SETUP, "it.py": "two = 2\n", "tests/test_it.py": text})
+    _, test = first_job(folder).steps
+    assert test.run == 'PYTHONPATH=".:${PYTHONPATH:-}" "$FCCTL_PYTHON" tests/test_it.py\n'
+    assert played(folder, 1).returncode == 0
+    for number, more in enumerate(("import pytest\n", "def test_plain():\n    pass\n")):
+        folder = repository(tmp_path / str(number), {"setup.py": SETUP, "tests/test_it.py": more + text})
+        assert "-m pytest" in first_job(folder).steps[1].run
 
 
 def test_each_script_of_tests_runs_once(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_no_machine_is_started(
     for command in (("run", "noop", "--on", "l4"), ("hosts", "up", "l4")):
         done = workspace.type("--yes", *command, check=3)
         assert f"error: this computer's clock is {how} the cloud's: fcctl starts no machine" in done.err
-        assert "caps of a day and a month" in done.err
+        assert "caps of the day and the month" in done.err
         assert "hint:  set this computer's clock: sudo " in done.err
     kinds = [op.resource["operationType"] for op in cloud.world.operations.values()]
     assert (billed(cloud), len(machines(cloud))) == ([], int(there))

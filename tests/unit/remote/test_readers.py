@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -405,6 +406,37 @@ def test_times_that_are_printed() -> None:
         ("N = 8\nt: 3 us (n=8)\nN = 16\nt: 4 us (n=16)\n", {"N = 8 t": [3.0], "N = 16 t": [4.0]}),
         ("t: 3 us, errors=0\nt: 4 us, errors=1, n=2.5\n", {"t": [3.0, 4.0]}),
         ('time_us=66.2, 3 ms in all\n"p50_ms": 1.5\nelapsed_s: 2\n', {"time": [66.2, 2e6], "p50": [1500.0]}),
+        (  # of a locale with a decimal comma
+            "a: 12,5 ms\nb: 0,345 ms\nc: 1,234 us\nd: 1,234,567.5 us\ne: 1.234,5 us\nf: 1,2,3 us\ng: 1'234.5 us\n",
+            {"a": [12_500.0], "b": [345.0], "c": [1234.0], "d": [1_234_567.5]},
+        ),
+        ("kernel  time (ms)\na  12,5\n", {"a time": [12_500.0]}),
+        (
+            "a: 1m 23.4s\nb: 2 min 3 s\nc: 1h 2m 3.5 sec\nd: 00:01:23.4 s\nreal\t0m1.2s\n",
+            {"a": [83.4e6], "b": [123e6], "c": [3723.5e6]},
+        ),
+        ("\x1b[32ma\x1b[0m: \x1b[1;31m12.5\x1b[0m ms\n\x1b[2Kb: 3 \x1b[2mus\x1b[m\n", {"a": [12_500.0], "b": [3.0]}),
+        ("12.5 ms  naive\n3.5 ms  tiled (4)\n", {"naive time": [12_500.0], "tiled time": [3500.0]}),
+        ("3 us  naive\n4 us  naive\n", {"time": [3.0, 4.0]}),
+        ("1000 steps at 210.5 ns/day\nk: 3 us / call\n", {"k": [3.0]}),  # what was simulated is no time
+        ("10% percentile: 1 s\n99% percentile: 2 s\n", {"10% percentile": [1e6], "99% percentile": [2e6]}),
+        ("k (1.07x): 3 us\nk (1.12x): 4 us\nunroll 4x: 5 us\n", {"k": [3.0, 4.0], "unroll 4x": [5.0]}),
+        ("mean: 3 us\nstd: 1 us\nstddev_ms: 2\n  IQR:    0.50 us (1 to 2)\n", {"mean": [3.0]}),
+        ("name,mean_ms,std_ms\na,1.5,0.1\n", {"a/mean": [1500.0]}),
+        ("mean: 12.345 clocks (3.5 ns)\nLDG =64 cycles time: 3 us\n", {"mean": [0.0035], "LDG = time": [3.0]}),
+        ("[12.3]GFlop/s  (3.5)ms  a\nk: 4.1 -> [3.5]ms (+1%)\n", {"time": [3500.0], "k": [3500.0]}),
+        ("conv 64 -> 128: 3 us\nconv 32 -> 128: 4 us\n", {"conv 64 -> 128": [3.0], "conv 32 -> 128": [4.0]}),
+        ("Times in ms:\nsize  diffusion  error\n64    1.5        0.25\n", {"size=64 diffusion": [1500.0]}),
+        ("k Time = 1.25 1.5 1.75 s\n", {"k Time": [1.75e6]}),
+        ("FPS (over 3 s): 60\nt: 3 us, every 2 s\nWaiting 10 seconds for the GPU to cool\n", {"t": [3.0]}),
+        ("name,init_ms,gb_s\na,1.5,3\n", {"a/init": [1500.0]}),
+        ('"Kernel";"Zeit (ms)"\n"a";"12,5"\n', {"a/Zeit": [12_500.0]}),
+        ("{'kernel': 'gemm', 'time_ms': 1.5}\n", {"kernel': 'gemm": [1500.0]}),
+        ("CPU Time = 5ms, GPU Time = 12.5us, Speedup = 400\n", {"CPU Time": [5000.0], "GPU Time": [12.5]}),
+        ("GPU: 3 us / CPU: 5 ms\n", {"GPU": [3.0], "CPU": [5000.0]}),
+        ("n=64 | cublas: 3 us, 5 TFLOPS | mine: 4 us (max: 5 us)\n", {"n=64 | cublas": [3.0], "n=64 mine": [4.0]}),
+        ("  mm 0.5 ms 94.9%\nSingleProcess AUTOTUNE benchmarking takes 2.3 seconds\n", {"mm": [500.0]}),
+        ("k: 3 us\nTriton autotuning for function mm finished after 3.4s\n", {"k": [3.0]}),
     ],
 )
 def test_times_of_tables_and_of_text_that_looks_like_one(
@@ -537,6 +569,16 @@ NVBENCH = """\
 |----------|-------|---------|------------|-------|------------|--------------|--------|
 |  2^16    |  I32  |  1024x  |  12.345 us | 3.10% |   5.120 us | 102.400 GB/s | 34.13% |
 """
+#: Its second table, of two benchmarks, has the samples of two ways to time them; its CSV has bytes.
+NVBENCH_BATCH = "".join(
+    f"## {name} (N)\n\n### [0] NVIDIA L4\n\n| N = 2^k | Samples | GPU Time  | Samples | Batch GPU |\n"
+    f"|---------|---------|-----------|---------|-----------|\n|   2^1   |  {n}x  | {n}.5 us |  {n}1x  | {n}.25 us |\n"
+    for name, n in (("Coalesced", 7), ("Not coalesced", 8))
+)
+NVBENCH_CSV = """\
+Benchmark,Device,N,Samples,GPU Time (sec),Noise,GlobalMem BW (bytes/sec),Samples,Batch GPU (sec)
+copy,0,2^1,71,6e-06,0.1,6915000000,96,5e-06
+"""
 COMPARED = """\
 [------------- attention ------------]
                |  eager  |  compiled
@@ -612,6 +654,103 @@ test_slow[1024]     5,066.0800 (76.67)  9,380.7700 (24.64)  5,267.4500 (>1000.0)
 TITLE = "Times in ms:\n| size | naive | shared |\n|---|---|---|\n| 128 | 12.5 | 3.25 |\n"
 ABOVE = "Time (ms)\nsize  naive  shared\n128   12.5   3.25\n"
 REPEATED = "".join(f"BM_A/64{end}  {value} us  {value} us  3\n" for end, value in (("_mean", 4), ("_stddev", 1)))
+#: Criterion, of a Rust program: low, middle and high estimate; googletest, ctest, CMake and pytest of how long their
+#: own work took; nvbench of what its table has again; a server's benchmark.
+CRITERION = """\
+unpack_cuda_u8/unpack/3bw
+                        time:   [308.60 µs 308.77 µs 308.96 µs]
+                        thrpt:  [301.44 GiB/s 301.63 GiB/s 301.79 GiB/s]
+                 change:
+                        time:   [-2.0430% -1.8218% -1.5659%] (p = 0.00 < 0.05)
+                        Performance has improved.
+Found 1 outliers among 10 measurements (10.00%)
+FoR/u32/1K              time:   [6.2240 µs 6.2360 µs 6.2574 µs]
+                        thrpt:  [4.4146 GB/s 4.4173 GB/s 4.4204 GB/s]
+"""
+TESTED = """\
+-- Configuring done (1.2s)
+[ RUN      ] Gemm.Small
+[       OK ] Gemm.Small (12 ms)
+[  FAILED  ] Gemm.Large (3 ms)
+[----------] 2 tests from Gemm (15 ms total)
+[==========] 2 tests from 1 test suite ran. (16 ms total)
+1/2 Test #1: gemm .............................   Passed    0.05 sec
+Total Test time (real) =   1.23 sec
+    Finished `bench` profile [optimized] target(s) in 12.34s
+test result: ok. 5 passed; 0 failed; 0 ignored; finished in 0.12s
+Benchmarking FoR/u32/1K: Collecting 100 samples in estimated 5.0012 s (800k iterations)
+0.52s call     test_a.py::test_b
+Run:  [1/2] histogram [Device=0 Size=2^2]
+Pass: Cold: 0.007010ms GPU, 0.026586ms CPU, 0.50s total GPU, 7.62s total wall, 71344x
+Run:  [2/2] histogram [Device=0 Size=2^6]
+Pass: Cold: 0.009010ms GPU, 0.026586ms CPU, 0.50s total GPU, 7.62s total wall, 71344x
+[info] k: 3 us
+Finished k in 4 us
+"""
+SERVER = """\
+Throughput: 5.54 requests/s, 2200.12 total tokens/s, 1111.20 output tokens/s
+Request throughput (req/s):              16.36
+Mean TTFT (ms):                          45.12
+Ratio:                                   0.95
+"""
+UNITS = """\
+Bandwidth (GB/s)
+  naive: 120.5
+Max error: 0.001
+Times in ms:
+| size | naive | speedup |
+|------|-------|---------|
+| 128  | 12.5  | 3.25    |
+"""
+#: A table with units below titles of several words, and spreads; figures that are indented below their heading; a
+#: transfer's sizes.
+BELOW = """\
+Memory Location    Data Size      # Elements            PyTorch      torch.compile        Custom CUDA
+                        (MB)                               (ms)               (ms)               (ms)
+--------------------------------------------------------------------------------------------------------------
+L2 Cache               1.9         500,000         0.048 ± 0.002        0.045 ± 0.002        0.011 ± 0.006
+VRAM                  19.1       5,000,000         0.470 ± 0.014        0.101 ± 0.002        0.071 ± 0.002
+
+RELATIVE SPEEDUP
+VRAM                  19.1        4.65 ± 0.17x        6.62 ± 0.27x        1.43 ± 0.05x
+"""
+INDENTED = """\
+GPU: L4
+NPP 3-Channel Canny...
+  Time: 0.28 ms
+OpenCV Grayscale...
+  Time: 3.2 ms
+  Time: 3.4 ms
+"""
+SIZES = """\
+  Transfer size (GB)    Latency (ms)    Num Senders
+--------------------  --------------  -------------
+         4.945               35.047              4
+         1.104                8.222              4
+"""
+WARNED = """\
+Warn: Current measurement timed out (15.00s) while over noise threshold (1.26% > 0.50%)
+| N  | Batch GPU  | Batch  |
+|----|------------|--------|
+| 16 | 261.963 us | 27394x |
+"""
+#: Headings of several problems, of which a word or two differ.
+PROBLEMS = """\
+TGV average time: 0.001 ms, 62.940 TFLOPS, speedup: 0.95x
+--- deepseek3, q_b_proj, tp=8: M=64, N=3072, has_bias=False ---
+TGV average time: 0.003 ms, 122.992 TFLOPS, speedup: 1.01x
+--- gpt-oss-120b, qkv_proj, tp=4: M=1, N=1280, has_bias=True ---
+TGV average time: 0.006 ms, 1.226 TFLOPS, speedup: 1.30x
+"""
+#: As pandas wraps a table that is too wide.
+WRAPPED = """\
+      N  Triton (ms)  \\
+0   256     0.100000
+1   512     0.200000
+
+   Torch (ms)
+0    0.300000
+"""
 SIZE = "size=1024 count=256 float sum root=-1"
 PROBLEM = "1 CUTLASS gemm cutlass_simt_sgemm_128x128_8x2_nn_align1 3456 4096 4096"
 
@@ -658,6 +797,11 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         ),
         (CUTLASS, {f"{PROBLEM} GB/s": 24.9, f"{PROBLEM} GFLOP/s": 17218.4}, None),
         (NVBENCH, {"2^16 I32 GlobalMem BW GB/s": 102.4}, {"2^16 I32 CPU Time": [12.345], "2^16 I32 GPU Time": [5.12]}),
+        (NVBENCH_BATCH, None, {f"{name} (N) 2^1 {way}": [time] for name, way, time in (
+            ("Coalesced", "GPU Time", 7.5), ("Coalesced", "Batch GPU", 7.25),
+            ("Not coalesced", "GPU Time", 8.5), ("Not coalesced", "Batch GPU", 8.25))}),
+        (NVBENCH_CSV, {"copy 0 2^1 GlobalMem BW GB/s": 6.915}, {"copy 0 2^1": [6.0], "copy 0 2^1/Batch GPU": [5.0]}),
+        ("a: 3 Gbytes/s\nb: 5 MBytes/sec, 2e6 bytes/s\n", {"a GB/s": 3.0, "b GB/s": 0.005, "b 2 GB/s": 0.002}, None),
         (COMPARED, None, {f"attention 1 threads {name}": [time] for name, time in
                           {"1024 eager": 12300.0, "1024 compiled": 8100.0, "2048 compiled": 28100.0}.items()}),
         (GEMS, None, {f"torch.Size([1024, 1024])] {what} Latency": [time] for what, time in
@@ -690,6 +834,41 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         (GOOGLE, {"reduce/1024 GB/s": 3.758096384}, {"reduce/1024": [1.234]}),
         (BURN, {"proc'd GFLOP/s": 12345.0}, None),
         (HEX, None, {"t": [3.0, 4.0]}),
+        (CRITERION, {"unpack_cuda_u8/unpack/3bw thrpt GB/s": 323.872746373, "FoR/u32/1K thrpt GB/s": 4.4173},
+         {"unpack_cuda_u8/unpack/3bw time": [308.77], "FoR/u32/1K time": [6.236]}),
+        (TESTED, None, {"info] k": [3.0], "Finished k in": [4.0]}),
+        (SERVER, {"Throughput requests/s": 5.54, "Request throughput req/s": 16.36}, {"Mean TTFT": [45_120.0]}),
+        (BELOW, None, {
+            f"{place} {n} {what}": [time] for place, n, times in (
+                ("L2 Cache Data Size=1.9", "500,000", (48.0, 45.0, 11.0)),
+                ("VRAM Data Size=19.1", "5,000,000", (470.0, 101.0, 71.0))
+            ) for what, time in zip(("PyTorch", "torch.compile", "Custom CUDA"), times, strict=True)
+        }),
+        (INDENTED, None,
+         {"NPP 3-Channel Canny... Time": [280.0], "OpenCV Grayscale... Time": [3200.0, 3400.0]}),
+        (SIZES, None, {f"Transfer size (GB)={size} Num Senders=4 Latency": [time] for size, time in
+                       ((4.945, 35_047.0), (1.104, 8222.0))}),
+        (WARNED, None, {"N=16 Batch GPU": [261.963]}),
+        ("in the 1980s, Lisp\n1980 s, 2 s\n", None, {"time": [1.98e9]}),
+        ("==7== profiling process 7: a\nt: 3 us\n==8== profiling process 8: a\nt: 4 us\n", None, {"t": [3.0, 4.0]}),
+        (PROBLEMS,
+         {"TGV GFLOP/s": 62_940.0, "deepseek3, q_b_proj, tp=8: M=64, N=3072, has_bias=False TGV GFLOP/s": 122_992.0,
+          "gpt-oss-120b, qkv_proj, tp=4: M=1, N=1280, has_bias=True TGV GFLOP/s": 1226.0}, None),
+        (re.sub("^\\[-+ (.*) -+\\]", r"[ \1 (bias=<class 'x'>) ]", COMPARED), None,
+         {f"attention (bias=<class 'x'>) 1 threads {name}": [time] for name, time in
+          {"1024 eager": 12300.0, "1024 compiled": 8100.0, "2048 compiled": 28100.0}.items()}),
+        ("[ 1, 2 ]\nk: 3 us\n[ a ]\nj: 4 us\n", None, {"k": [3.0], "j": [4.0]}),
+        (WRAPPED, None, {"N=256 Triton": [100.0], "N=512 Triton": [200.0]}),
+        ("N CPU(ms) GPU(ms) Speedup\n64 1.5 0.25 6.0\n", None, {"N=64 CPU": [1500.0], "N=64 GPU": [250.0]}),
+        ("Runtime (us)     : 12.5\n64 128  3.5\n", None, {"Runtime": [12.5]}),
+        ("kernel | time (us)\na  | 3.5 ± 0.1\nn=64  12.5±0.3us\n", None, {"n=64": [12.5]}),
+        ("a: 1.5x10^9 interactions/s\nb 2^9 items/s, 3 GFLOP/call, 2 TFLOP/s/GPU\n[4.5]GB/s\n",
+         {"a interactions/s": 1.5e9, "b 2^9 items/s, 3 GFLOP/call GFLOP/s": 2000.0, "GB/s": 4.5}, None),
+        ("tokens/sec: 123.4\ntotal images/sec: 456.70\nit/s = 12.5\n",
+         {"tokens/s": 123.4, "total images/s": 456.7, "it/s": 12.5}, None),
+        (UNITS, {"naive GB/s": 120.5}, {"size=128 naive": [12_500.0]}),
+        ("412.5 GB/s triad\n400.5 GB/s copy\n412,5 GB/s\n",
+         {"triad GB/s": 412.5, "copy GB/s": 400.5, "GB/s": 412.5}, None),
         ("Device: L4\nOffset, Bandwidth (GB/s):\n0, 200.5\n1, 150.5\n\nStride, Bandwidth (GB/s):\n1, 201.5\n",
          {"Offset=0 Bandwidth GB/s": 200.5, "Offset=1 Bandwidth GB/s": 150.5, "Stride=1 Bandwidth GB/s": 201.5}, None),
         ("L4, 58 SMs\nkernel,n,time_us\nnaive,64,3\ntiled,64,2\nsum, all: 5 ms\n", None,
@@ -710,6 +889,15 @@ def test_figures_of_tables(
     if times is not None:
         found = timed(file)
         assert {name: pytest.approx(samples) for name, samples in times.items()} == found
+
+
+def test_long_names_stay_apart(written: Written) -> None:
+    heads = [f"{c * 100}" for c in "abcd"]
+    text = "".join(f"{head} {n}\n" for n, head in enumerate(heads))
+    found = timed(written("".join(f"{text}size {n}\nnaive: {n} us\ntiled: {n} us\n" for n in (3, 4))))
+    assert len(found) == 4
+    wide = "".join(f"{'x' * 190} {'y' * 50} {name} {'z' * 100}: 3 us\n" for name in ("one", "two"))
+    assert [len(name) for name in timed(written(wide))] == [192, 192]
 
 
 def test_a_table_with_a_figure_that_is_no_number(written: Written) -> None:

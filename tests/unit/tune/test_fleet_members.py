@@ -99,7 +99,8 @@ class Ends:
 def test_a_helper_whose_machine_is_off_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = Ends()
     resuming(monkeypatch, reopen, ends)
-    helped: Any = SimpleNamespace(left_on=SimpleNamespace(had_by=lambda _: None))
+    store = SimpleNamespace(is_complete=lambda _: False)
+    helped: Any = SimpleNamespace(left_on=SimpleNamespace(had_by=lambda _: None), store=store)
     for fleet_of in (SEARCH, None):
         monkeypatch.setattr(reopen, "saved_plan", lambda *_, of=fleet_of: SimpleNamespace(fleet_of=of, builds_for=None))
         if fleet_of is not None:
