@@ -86,10 +86,12 @@ def test_a_machine_that_is_protected_against_deletion_is_stopped(
 def test_a_stop_needs_no_answer_about_anything_else(
     silent: dict[str, str], workspace: CloudWorkspace, cloud: Emulator
 ) -> None:
-    workspace.type(*STARTS["session"], check=0)
-    cloud.faults.add(**silent, do={"http": 503})
-    workspace.type(*STOPS["session"])
-    assert billed(cloud) == []
+    for who, start in STARTS.items():
+        workspace.type(*start, check=0)
+        cloud.faults.add(**silent, do={"http": 503})
+        workspace.type(*STOPS[who])
+        assert billed(cloud) == []
+        cloud.faults.clear()
 
 
 def test_detached_then_cancelled(workspace: CloudWorkspace, cloud: Emulator, hook: Hook) -> None:
