@@ -185,6 +185,10 @@ def test_a_permission_that_is_missing_for_one_thing_only(world: Worlds, verb: st
         (200, b"", "application/json"),
         (502, b"<html>Bad Gateway</html>", "text/html"),
         (503, b"", "text/plain"),
+        (503, b'{"error": "unavailable"}', "application/json"),
+        (502, b'"bad gateway"', "application/json"),
+        (500, b'{"error": {"message": "no", "errors": null, "details": null}}', "application/json"),
+        (504, b'{"error": {"details": ["late"]}}', "application/json"),
     ],
     ids=str,
 )
@@ -204,6 +208,19 @@ def test_too_much_at_once_is_not_too_much_at_all(says: Callable[..., str], reaso
     with pytest.raises(CloudError, match="did not answer"):
         GcpCloud("proj-one", says(403, body), clock).machine(ZONE, "vm")
     assert clock.ahead > 60
+
+
+def test_a_request_that_was_one_too_many_is_made_again_whatever_its_reason(says: Callable[..., str]) -> None:
+    clock = Hurry()
+    with pytest.raises(CloudError, match="did not answer"):
+        GcpCloud("proj-one", says(429, rpc(429, "Too many requests", "quotaExceeded")), clock).machine(ZONE, "vm")
+    assert clock.ahead > 60
+
+
+def test_an_error_may_have_nulls(says: Callable[..., str]) -> None:
+    message = f"The resource 'projects/proj-one/zones/{ZONE}/instances/vm' was not found"
+    body = {"error": {"code": 404, "message": message, "errors": None, "details": None}}
+    assert GcpCloud("proj-one", says(404, body), Hurry()).machine(ZONE, "vm") is None
 
 
 def test_a_proxy_is_not_for_this_computer_s_own_emulator(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
