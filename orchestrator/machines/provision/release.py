@@ -273,7 +273,10 @@ class _Release:
             return _released("stopped", machine, None)
         if machine.power is Power.STARTING and now.started == machine.started:  # which is the time of an earlier start
             return Released("off", machine.zone, "it was stopped before it ran")
-        return _released("stopped", now, now.stopped)
+        stopped = now.stopped
+        if now.power is Power.SUSPENDED and now.started is not None:  # that is the time of an earlier stop
+            stopped = off_at(self._history(now.zone), now.id, now.started)
+        return _released("stopped", now, stopped)
 
     def _request_stop(self, machine: Machine, limit_s: float) -> None:
         operation = self._changes.make("stop", machine.zone, partial(self._cloud.stop, machine), limit_s)

@@ -52,8 +52,9 @@ def machine(raw: Any, project: str) -> Machine:
     """An ``Instance``."""
     scheduling = raw.scheduling
     limit = int(scheduling.max_run_duration.seconds) or None
-    started = moment(raw.last_start_timestamp)
     running = raw.status == "RUNNING"
+    # One that was never started again may lack the time of its start.
+    started = moment(raw.last_start_timestamp or (raw.creation_timestamp if running else ""))
     deadline = moment(getattr(raw.resource_status.scheduling, "termination_timestamp", ""))  # older libraries lack it
     if deadline is None and limit is not None and started is not None:
         deadline = started + limit
