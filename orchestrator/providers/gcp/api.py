@@ -163,4 +163,6 @@ def _make_readable(response: Any, *_: Any, **__: Any) -> None:
     error = body.get("error") if isinstance(body, dict) else body
     error = error if isinstance(error, dict) else {"message": str(error)}
     lists = {key: [one for one in error.get(key) or () if isinstance(one, dict)] for key in ("errors", "details")}
+    if error.get("code") == response.status_code == 404:  # not a page of something else
+        lists["errors"] = lists["errors"] or [{"reason": "notFound"}]
     response._content = json.dumps({"error": {**error, **lists}}).encode()  # noqa: SLF001 - as above
