@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from orchestrator.base.errors import BudgetError, ConfigError, ConflictError, FcctlError
+from orchestrator.base.errors import BudgetError, CloudError, ConfigError, ConflictError, FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.hosts.audit import audit, log_change
 from orchestrator.hosts.claims import (
@@ -283,9 +283,16 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     await_requests(services, [target])
-    target = _with_recorded_zones(services, target)
+    unanswered: CloudError | None = None
+    zones_on = _zones_on(services, target)
+    target = target.model_copy(update={"zones": list(dict.fromkeys([*target.zones, *zones_on]))})
     cloud, began = services.clouds.open(target), services.clock.now()
-    found = find_settled(services, target, target.zones)
+    try:
+        found = find_settled(services, target, target.zones)
+    except CloudError as error:  # another zone's, maybe
+        if not zones_on:
+            raise
+        found, unanswered = find_settled(services, target.model_copy(update={"zones": zones_on}), zones_on), error
     for machine in (one for one in found if one.power is Power.SUSPENDED):
         by_hand = target.by_hand("stop", machine.name, machine.zone)
         services.observer.note(
@@ -303,6 +310,8 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
         lease = MachineLease(services, target, Purpose(workspace), host, list, log_change)
         with left_on, host, lease.stopped_by_itself():
             done = release(services, target, holds, "stop", log_change)
+    if unanswered is not None:
+        raise unanswered
     release_kept(services, machine=(target.project, target.instance), looked=began, stopped=bool(done))
     remove_entry(target.name)
     with services.unread.noted():
@@ -313,11 +322,10 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     return done
 
 
-def _with_recorded_zones(services: Services, target: CloudTarget) -> CloudTarget:
-    """The target with the zones in which the ledger has its machine on, which fcctl.toml may not name any more."""
+def _zones_on(services: Services, target: CloudTarget) -> list[str]:
+    """The zones in which the ledger has the target's machine on; fcctl.toml may not name them any more."""
     on = [one for one in services.spending.state().starts() if one.stopped is None]
-    zones = [one.zone for one in on if (one.project, one.name) == (target.project, target.instance)]
-    return target.model_copy(update={"zones": list(dict.fromkeys([*target.zones, *zones]))})
+    return [one.zone for one in on if (one.project, one.name) == (target.project, target.instance)]
 
 
 def _left_on(services: Services, target: CloudTarget, machine: Machine | None = None) -> LeftOn:

@@ -164,6 +164,8 @@ class SessionFiles:
         return sorted(path.name for path in folder.iterdir() if ids.is_valid(path.name)) if folder.is_dir() else []
 
     def _ids(self) -> list[str]:
-        if not self._folder.is_dir():
-            return []
-        return sorted(path.name for path in self._folder.iterdir() if ids.is_valid(path.name))
+        with disk_errors("read the sessions", self._folder):
+            try:
+                return sorted(path.name for path in self._folder.iterdir() if ids.is_valid(path.name))
+            except FileNotFoundError:
+                return []

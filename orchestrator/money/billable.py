@@ -3,6 +3,7 @@ of one resource it was as the first one says; before the first, as that one says
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -270,6 +271,18 @@ def news(known: ResourceHistory | None, seen: ResourceRecord) -> ResourceRecord 
 def ended(history: ResourceHistory, at: float, now: float, *, missed: bool = False) -> ResourceRecord:
     """The record of a resource's end."""
     return history.last.model_copy(update={"gone": at, "seen": max(now, history.last.seen), "missed": missed})
+
+
+def with_static_address(records: Iterable[ResourceRecord]) -> list[tuple[str, float, float]]:
+    """(target, since, until): when its machine had a static address, which is billed by itself."""
+    times: list[tuple[str, float, float]] = []
+    for history in histories(one for one in records if one.kind == "address"):
+        since = history.created
+        for one, later in pairwise([*history.records, None]):
+            if one is not None and one.in_use and one.gone is None:
+                times.append((one.target, since or one.seen, math.inf if later is None else later.seen))
+            since = later.seen if later is not None else None
+    return times
 
 
 # -------------------------------------------------------------------------------------------------------------- lines

@@ -116,7 +116,7 @@ class CoreApi(Api):
         items = page.items
         if isinstance(items, Raw):  # by their scope
             items = {scope: Raw(one) for scope, one in items.json.items()}
-        yield SimpleNamespace(items=items, unreachables=page.unreachables)
+        yield SimpleNamespace(items=items, unreachables=page.unreachables, warning=page.warning)
 
 
 _QUERY = ("request_id", "filter", "query_path")

@@ -146,6 +146,7 @@ def _wanted(
 
 def _resume(cli: Cli, name: str, timeout: float | None, how: Launching) -> None:
     from orchestrator.runs.cost.estimate import with_own_rates
+    from orchestrator.runs.job.prepare import check_resumed
     from orchestrator.runs.resume_run import resume_run
 
     budget = cli.workspace().config.budget
@@ -154,13 +155,15 @@ def _resume(cli: Cli, name: str, timeout: float | None, how: Launching) -> None:
         with services.observer.aside():
             confirm(cli, [saved], capped=budget.per_run_usd is not None)
 
+    def priced(saved: SavedPlan) -> SavedPlan:
+        now = with_own_rates(services, saved, budget, how.accepted)
+        check_resumed(now, budget)
+        return now
+
     with opened(cli) as services:
         run_id = services.store.resolve(name)
 
         def goes() -> Finished | None:
-            return resume_run(
-                services, run_id, asked, detach=how.detach, timeout_s=timeout,
-                price=lambda saved: with_own_rates(services, saved, budget, how.accepted),
-            )  # fmt: skip
+            return resume_run(services, run_id, asked, detach=how.detach, timeout_s=timeout, price=priced)
 
         collect_and_finish(cli, services, goes)

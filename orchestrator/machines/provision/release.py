@@ -99,6 +99,8 @@ def release(
     Raises CloudError, AuthError: it could not be confirmed as off; its time limits still apply; InUse: ``wanted_by``
     returned an owner.
     """
+    # Zones that do not answer keep no machine on in another one.
+    target = target.model_copy(update={"zones": [one.zone for one in requests]})
     process = _Release(parts, target, policy, log, wanted_by)
     machines = {machine.zone: machine for machine in process.find(requests)}
     return [process.release(request, machines.get(request.zone)) for request in requests]
@@ -123,8 +125,10 @@ def find_settled(parts: MachineParts, target: CloudTarget, zones: Collection[str
     cloud, clock = parts.clouds.open(target), parts.clock
     began = clock.monotonic()
     while True:
-        starts = [start for zone in zones if (start := _last_start(cloud, zone, target.instance))]
         machines = {machine.zone: machine for machine in find_machines(cloud, target)}
+        # One that is on is stopped, whatever the cloud lists of its starts.
+        off = [zone for zone in zones if zone not in machines or machines[zone].power is Power.STOPPED]
+        starts = [start for zone in off if (start := _last_start(cloud, zone, target.instance))]
         waiting = next((start for start in starts if not _has_begun(machines.get(start.zone or ""), start)), None)
         waited = clock.monotonic() - began
         if waiting is None or (waiting.done and waited > STALE_S):
@@ -191,8 +195,8 @@ class _Release:
         if self._policy == "delete" and is_ours:
             try:
                 return self._delete(machine)
-            except AuthError as denied:
-                why = f"fcctl stops {machine.name} instead of deleting it: {denied.message}"
+            except (AuthError, CloudError) as refused:
+                why = f"fcctl stops {machine.name} instead of deleting it: {refused.message}"
                 self._parts.observer.note(f"{why}; its disks cost money until they are deleted")
         return self._stop(machine)
 
@@ -269,7 +273,10 @@ class _Release:
             return _released("stopped", machine, None)
         if machine.power is Power.STARTING and now.started == machine.started:  # which is the time of an earlier start
             return Released("off", machine.zone, "it was stopped before it ran")
-        return _released("stopped", now, now.stopped)
+        stopped = now.stopped
+        if now.power is Power.SUSPENDED and now.started is not None:  # that is the time of an earlier stop
+            stopped = off_at(self._history(now.zone), now.id, now.started)
+        return _released("stopped", now, stopped)
 
     def _request_stop(self, machine: Machine, limit_s: float) -> None:
         operation = self._changes.make("stop", machine.zone, partial(self._cloud.stop, machine), limit_s)
@@ -303,7 +310,7 @@ class _Release:
 
     def _request_deletion(self, machine: Machine) -> Operation:
         operation = self._changes.make("delete", machine.zone, partial(self._cloud.delete, machine), STOP_LIMIT_S)
-        _raise_if_fatal(self._target, machine, operation)
+        _raise_if_fatal(self._target, machine, operation, "deleted")
         return operation
 
     def _off_since(self, machine: Machine, deletion: Operation) -> float | None:
@@ -317,13 +324,13 @@ class _Release:
         self._parts.observer.phase("release", text)
 
 
-def _raise_if_fatal(target: CloudTarget, machine: Machine, operation: Operation) -> None:
-    """Raise the refusal that no waiting cures."""
+def _raise_if_fatal(target: CloudTarget, machine: Machine, operation: Operation, done: str = "stopped") -> None:
+    """Raise the refusal that no waiting cures; 412 is the answer for a machine that is protected against deletion."""
     refusal = operation.refusal
-    if refusal is not None and refusal.remedy is Remedy.FATAL:
+    if refusal is not None and (refusal.remedy is Remedy.FATAL or (done == "deleted" and refusal.http_status == 412)):
         kind = AuthError if refusal.http_status in (401, 403) else CloudError
         raise kind(
-            f"{machine.name} cannot be stopped: {refusal.code}",
+            f"{machine.name} cannot be {done}: {refusal.code}",
             cause=refusal.message,
             hint=f"stop it by hand: {target.by_hand('stop', machine.name, machine.zone)}",
         )

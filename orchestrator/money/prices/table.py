@@ -99,8 +99,11 @@ class PriceTable:
         return self._of_region(region, disk_type.replace("-", "_"), "GiB-month") if disk_type in DISKS else None
 
     def snapshot(self, region: str) -> Price | None:
-        """A GiB stored in a snapshot for a month."""
-        return self._of_region(region, "snapshot", "GiB-month")
+        """A GiB stored in a snapshot for a month; in a multi-region (us, eu, asia) that of its dearest region."""
+        within = f"{'europe' if region == 'eu' else region}-"
+        names = [name for name in self.region_names() if name == region or name.startswith(within)]
+        prices = filter(None, (self._of_region(name, "snapshot", "GiB-month") for name in names))
+        return max(prices, key=lambda price: price.usd, default=None)
 
     def unused_address(self, region: str) -> Price | None:
         """An hour of a static address that no machine has."""

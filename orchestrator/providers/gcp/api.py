@@ -5,6 +5,7 @@ Importing the library takes seconds, so that nothing of it is imported before th
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import warnings
@@ -124,6 +125,7 @@ class Api:
 
         options = {"api_endpoint": self._endpoint} if self._endpoint else None
         client = getattr(compute_v1, f"{service}Client")(credentials=self._credentials, client_options=options)
+        client.transport._session.hooks["response"].append(_make_readable)  # noqa: SLF001 - as below
         if self._endpoint:  # HTTP_PROXY does not apply to an emulator on this computer
             client.transport._session.trust_env = False  # noqa: SLF001 - the library has no other way to say so
         else:
@@ -147,3 +149,21 @@ class Api:
         except Exception as error:  # noqa: BLE001 - GoogleAuthError, OSError and ValueError, by the kind of file
             raise of_credentials(error, self.project) from None
         return credentials
+
+
+def _make_readable(response: Any, *_: Any, **__: Any) -> None:
+    """Gives an error the shape in which Google's library reads it; on any other, such as a proxy's, the library breaks,
+    and the status is lost."""
+    if response.ok:
+        return
+    try:
+        body = response.json()
+    except ValueError:  # it is taken as text
+        return
+    body = body[0] if isinstance(body, list) and body else body
+    error = body.get("error") if isinstance(body, dict) else body
+    error = error if isinstance(error, dict) else {"message": str(error)}
+    lists = {key: [one for one in error.get(key) or () if isinstance(one, dict)] for key in ("errors", "details")}
+    if error.get("code") == response.status_code == 404:  # not a page of something else
+        lists["errors"] = lists["errors"] or [{"reason": "notFound"}]
+    response._content = json.dumps({"error": {**error, **lists}}).encode()  # noqa: SLF001 - as above

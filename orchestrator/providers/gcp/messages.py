@@ -52,8 +52,9 @@ def machine(raw: Any, project: str) -> Machine:
     """An ``Instance``."""
     scheduling = raw.scheduling
     limit = int(scheduling.max_run_duration.seconds) or None
-    started = moment(raw.last_start_timestamp)
     running = raw.status == "RUNNING"
+    # One that was never started again may lack the time of its start.
+    started = moment(raw.last_start_timestamp or (raw.creation_timestamp if running else ""))
     deadline = moment(getattr(raw.resource_status.scheduling, "termination_timestamp", ""))  # older libraries lack it
     if deadline is None and limit is not None and started is not None:
         deadline = started + limit
@@ -222,7 +223,8 @@ def _interface(target: GcpTarget, zone: str) -> dict[str, Any]:
     return values
 
 
-_UNREACHABLE = "UNREACHABLE"
+#: Warnings of a list that may lack something.
+_INCOMPLETE = ("UNREACHABLE", "PARTIAL_SUCCESS")
 _GIB = 1024**3
 
 
@@ -247,8 +249,9 @@ def scopes(
     """(place, what is there) of an aggregated list; adds the places that could not be asked to ``unasked``."""
     for page in api.pages(service, "aggregated_list", request, what, **fields):
         unasked.update(last(scope) for scope in page.unreachables)
+        unasked.update([what] if page.warning.code in _INCOMPLETE else [])
         for scope, scoped in page.items.items():
-            if scoped.warning.code == _UNREACHABLE:
+            if scoped.warning.code in _INCOMPLETE:
                 unasked.add(last(scope))
             yield last(scope), scoped
 
@@ -268,8 +271,8 @@ def disk(raw: Any, project: str, place: str) -> BillableResource:
 
 
 def _snapshots(api: Api, unasked: set[str]) -> Iterator[BillableResource]:
-    del unasked  # they are global
     for page in api.pages("Snapshots", "list", "ListSnapshotsRequest", "snapshots"):
+        unasked.update(["snapshots"] if page.warning.code in _INCOMPLETE else [])
         for raw in page.items:
             place = next(iter(raw.storage_locations), "global")
             # Billed by stored size, which is known after a while; until then by the disk's size.

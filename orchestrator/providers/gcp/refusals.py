@@ -89,7 +89,7 @@ def _problem(code: str, message: str, http_status: int | None) -> Problem:
 def is_passing(code: str, http_status: int | None) -> bool:
     """Whether the same request may succeed later, with the same request id."""
     known = _TABLE.get(_letters(code))
-    if known is not None:
+    if known is not None and http_status != 429:
         return known is Remedy.RETRY
     return http_status == 429 or (http_status or 0) >= 500
 

@@ -180,7 +180,7 @@ def lines(services: Services, *, until_now: bool = False) -> list[Line]:
     open_ = (record_so_far(one, services.clock.now()) for one in underway(services.sessions))
     found = attributed(found, [*ended(services.sessions), *open_])
     standing, static = _standing(services, state, scope)
-    found = [line for line in found if line.what != books.ADDRESS or line.target not in static] + standing
+    found = [line for line in found if line.what != books.ADDRESS or not _within(line, static)] + standing
     return sorted(found, key=lambda line: (line.start, line.run_id or ""))
 
 
@@ -198,17 +198,22 @@ def _machine(usage: RunUsage) -> tuple[str, str] | None:
     return (usage.machine.project, usage.machine.name) if usage.machine is not None else None
 
 
-def _standing(services: Services, state: State, scope: Scope) -> tuple[list[Line], set[str]]:
-    """Disks, snapshots and static addresses; and the targets whose machines have a static address."""
+def _standing(services: Services, state: State, scope: Scope) -> tuple[list[Line], list[tuple[str, float, float]]]:
+    """Disks, snapshots and static addresses; and when the targets' machines had a static address."""
     if not state.raw.get("resource"):
-        return [], set()
-    from orchestrator.money.billable import ResourceRecord, standing_lines
+        return [], []
+    from orchestrator.money.billable import ResourceRecord, standing_lines, with_static_address
 
     words = state.of("resource", ResourceRecord)
     ours = {one.key for line, one in words if scope.has(line.project, line.results, (one.project, one.name))}
     own = [one for _, one in words if one.key in ours]
-    static = {one.target for one in own if one.kind == "address" and one.in_use and one.target}
-    return standing_lines(own, services.clock.now(), services.budget.zone), static
+    return standing_lines(own, services.clock.now(), services.budget.zone), with_static_address(own)
+
+
+def _within(line: Line, times: Iterable[tuple[str, float, float]]) -> bool:
+    """Whether the target of the line had it at one of the times."""
+    return any(target == line.target and since < line.start + line.seconds and line.start < until
+               for target, since, until in times)  # fmt: skip
 
 
 def _still_on(services: Services, power: list[UsageRecord]) -> list[UsageRecord]:

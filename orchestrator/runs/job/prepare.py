@@ -282,7 +282,22 @@ def _worst_usd(saved: SavedPlan) -> float:
         return math.inf
 
 
-def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
+def check_resumed(saved: SavedPlan, budget: Budget) -> None:
+    """Raises BudgetError if ``saved``, which starts its machine once more, could break a cap of its job or options,
+    or the present one of a run: its price and its first step's timeout may be higher by now."""
+    asked = (f"budget: usd of the job {saved.plan.job}", "--budget")
+    caps = [cap for cap in saved.caps if cap.name in asked] + run_caps(saved.plan.job, budget, None)
+    alone = saved.model_copy(update={"session": None, "builder": None})
+    _check_cap(alone, caps, "raise the cap, or start a new run with --stop-at-budget")
+
+
+_HINT = (
+    "to stop the run at the cap: --stop-at-budget; or lower the steps' timeouts or `budget: {minutes: N}` of the job, "
+    "run fewer steps with --steps, or raise the cap"
+)
+
+
+def _check_cap(saved: SavedPlan, caps: list[Cap], hint: str = _HINT) -> None:
     cap = min(caps, key=lambda one: one.usd, default=None)
     worst = saved.worst_case_usd + saved.builder_usd
     if cap is not None and worst > cap.usd + 1e-9:
@@ -290,9 +305,7 @@ def _check_cap(saved: SavedPlan, caps: list[Cap]) -> None:
             f"{saved.plan.job} on {saved.target.name} may cost {dollars(worst)}, more than the cap of"
             f" {dollars(cap.usd)} ({cap.name})",
             cause=_why(saved),
-            hint="to stop the run at the cap: --stop-at-budget; or lower the steps' timeouts or `budget:"
-            " {minutes: N}` of"
-            " the job, run fewer steps with --steps, or raise the cap",
+            hint=hint,
         )
 
 

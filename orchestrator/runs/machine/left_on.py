@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.base.errors import DiskError
 
 if TYPE_CHECKING:
     from orchestrator.leases.session_files import SessionFiles
@@ -138,4 +140,6 @@ def _session_of(sessions: SessionFiles, session_id: str) -> str | None:
     """The command that ends a session; None if there is no such session."""
     from orchestrator.leases.session_rules import everywhere
 
-    return next((s.how_to_stop for s in everywhere(sessions) if s.saved.session_id == session_id), None)
+    with suppress(DiskError):  # they cannot be read
+        return next((s.how_to_stop for s in everywhere(sessions) if s.saved.session_id == session_id), None)
+    return None

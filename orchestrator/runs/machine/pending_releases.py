@@ -238,8 +238,9 @@ def _is_released(services: Services, run_id: str, pending: dict[str, Any]) -> bo
     machine = find_machine(services, target)
     if machine is None or not holds:
         return True
-    if (services.sessions.open() or services.sessions.abroad()) and _is_of_session(services, machine, holds):
-        return True  # it was off before the session started it, and the session releases it
+    with services.unread.noted():
+        if (services.sessions.open() or services.sessions.abroad()) and _is_of_session(services, machine, holds):
+            return True  # it was off before the session started it, and the session releases it
     if any(n.state.machine in ("held", "leaving") for n in neighbours(services, machine, None)):
         return False
     there = runs_on_host(services, machine) or []

@@ -146,13 +146,14 @@ class Releaser:
 
     def _session_there(self) -> SavedSession | None:
         """The open session whose machine this is: the same machine, since the same start."""
-        acquired = self._lease.acquired()
-        sessions = self._services.sessions
-        if not acquired or acquired.get("turned_on") or not (sessions.open() or sessions.abroad()):
+        acquired, found = self._lease.acquired(), None
+        if not acquired or acquired.get("turned_on"):
             return None
-        from orchestrator.leases.session_rules import open_on
+        with self._services.unread.noted():
+            if self._services.sessions.open() or self._services.sessions.abroad():
+                from orchestrator.leases.session_rules import open_on
 
-        found = open_on(self._services.sessions, str(acquired["instance_id"]), acquired.get("started"))
+                found = open_on(self._services.sessions, str(acquired["instance_id"]), acquired.get("started"))
         return found.saved if found is not None else None
 
     def _did_nothing_there(self) -> bool:

@@ -15,9 +15,12 @@ from orchestrator.leases import machine_lease
 from tests.support.tiers import sampled
 from tests.support.virtual_cloud import (
     INSTANCE,
+    PROJECT,
+    ZONES,
     CloudWorkspace,
     audited,
     delete_by_hand,
+    hands,
     machine_by_hand,
     machines,
     money,
@@ -211,3 +214,15 @@ def test_runs_that_share_a_start_share_its_minute(
     seconds, _ = figures(workspace)
     assert seconds == pytest.approx(60)
     assert sum(run["cost"]["billed_s"] for run in workspace.runs().values()) < 60
+
+
+def test_a_session_whose_machine_was_suspended_costs_until_then(workspace: CloudWorkspace, cloud: Emulator) -> None:
+    """The machine's own time of its last stop is that of an earlier start."""
+    for _ in range(2):
+        workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0)
+        cloud.advance(600.0)
+        hands(cloud).suspend_unary(project=PROJECT, zone=ZONES[0], instance=INSTANCE)
+        cloud.advance(2)
+        document = workspace.type("--json", "session", "stop", check=0).json
+        assert 600 <= document["stopped"] - document["started"] < 700
+        stop_by_hand(cloud)

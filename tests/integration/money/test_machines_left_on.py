@@ -53,6 +53,47 @@ def refuse_to_stop(cloud: Emulator) -> None:
     cloud.faults.add(action="instances.stop", do={"http": said})
 
 
+PROTECTED = "Resource cannot be deleted if it's protected against deletion."
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"http": {"status": 412, "reason": "conditionNotMet", "message": PROTECTED}},
+        {"http": {"status": 400, "reason": "invalidUsage", "message": PROTECTED}},
+        {"operation": {"code": "CONDITION_NOT_MET", "http": 412, "message": PROTECTED}},
+    ],
+    ids=["412", "400", "operation"],
+)
+def test_a_machine_that_is_protected_against_deletion_is_stopped(
+    refusal: dict[str, Any], tmp_path: Path, private_home: Path, cloud: Emulator, hook: Hook
+) -> None:
+    workspace = made(tmp_path / "w", private_home, cloud, hook, release="delete")
+    workspace.type(*STARTS["session"], check=0)
+    cloud.faults.add(action="instances.delete", do=refusal)
+    before = cloud.clock.now()
+    done = workspace.type(*STOPS["session"], check=0)
+    assert (billed(cloud), len(machines(cloud))) == ([], 1)
+    assert cloud.clock.now() - before < 120
+    assert f"fcctl stops {INSTANCE} instead of deleting it" in done.err
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [{"action": "zoneOperations.list"}, {"action": "instances.get", "path": "zones/us-west1-a/*"}],
+    ids=["operations", "another zone"],
+)
+def test_a_stop_needs_no_answer_about_anything_else(
+    silent: dict[str, str], workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    for who, start in STARTS.items():
+        workspace.type(*start, check=0)
+        cloud.faults.add(**silent, do={"http": 503})
+        workspace.type(*STOPS[who])
+        assert billed(cloud) == []
+        cloud.faults.clear()
+
+
 def test_detached_then_cancelled(workspace: CloudWorkspace, cloud: Emulator, hook: Hook) -> None:
     done = workspace.type("run", "nap", "--on", "l4", "-d", check=0)
     run_id = done.out.strip()

@@ -238,6 +238,26 @@ def test_a_machine_that_became_dearer_is_not_woken_again_unasked(workspace: Clou
     assert billed(cloud) == []
 
 
+@pytest.mark.parametrize("caps", ["usd_per_hour = 2.0\nper_run_usd = 1.0", "per_run_usd = 0.3"], ids=["price", "cap"])
+def test_a_run_is_resumed_within_the_present_cap_of_a_run(
+    caps: str, workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    """The price has risen since, or the cap was lowered."""
+    workspace.job("long", LONG)
+    config = workspace.root / "fcctl.toml"
+    before = config.read_text()
+    config.write_text(f"{before}\n[budget]\nusd_per_hour = 0.75\nper_run_usd = 1.0\n")
+    run_id = workspace.type("--json", "run", "long", "--on", "l4", "--yes", "--detach", check=0).json["run_id"]
+    wait_for((cloud.home(INSTANCE) / "at-work").exists)
+    stop_by_hand(cloud)
+    config.write_text(f"{before}\n[budget]\n{caps}\n")
+    had = starts(cloud)
+    refusal = workspace.type("run", "--resume", run_id, "--yes", check=5).err
+    assert "(per_run_usd of [budget])" in refusal
+    assert "--steps" not in refusal, "a resumed run keeps its job's options"
+    assert (starts(cloud), billed(cloud)) == (had, [])
+
+
 def test_each_machine_of_a_search_has_its_own_price(workspace: CloudWorkspace, cloud: Emulator) -> None:
     metric = "{reader: metrics, file: $TUNE_OUT/bench.json, value: metrics.us}"
     workspace.write_search("few", f"parameters: {{N: [1, 2]}}\ncheck: 'true'\nbench: 'true'\nmetric: {metric}\n")

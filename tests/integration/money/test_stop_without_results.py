@@ -142,6 +142,30 @@ def test_session_stop_while_another_folder_is_a_file(name: str, workspace: Cloud
     assert money(workspace)[1] == 0
 
 
+COMMANDS = [("session", "status"), ("session", "report"), ("run", "noop", "--on", "l4"), ("ps",), ("cost", "budget")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_file_in_the_place_of_the_sessions_is_not_taken_for_none(
+    command: tuple[str, ...], workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    with file_at(workspace.root / "results/sessions"):
+        done = workspace.type(*command, check=1)
+    assert "sessions is no folder" in done.err
+    assert billed(cloud) == []
+
+
+def test_the_machine_of_a_session_that_cannot_be_read_is_stopped_with_its_run(
+    workspace: CloudWorkspace, cloud: Emulator
+) -> None:
+    workspace.type(*SESSION, check=0)
+    run_id = workspace.type("run", "nap", "--on", "l4", "-d", check=0).out.strip()
+    with file_at(workspace.root / "results/sessions"):
+        done = workspace.type("cancel", run_id)
+        assert billed(cloud) == []
+    assert "sessions is no folder" in done.err
+
+
 def test_a_machine_is_not_deleted_while_nobody_can_say_whose_results_are_on_it(
     tmp_path: Path, private_home: Path, cloud: Emulator
 ) -> None:

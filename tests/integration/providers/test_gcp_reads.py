@@ -88,6 +88,19 @@ def test_an_instance_that_says_next_to_nothing_is_one_of_unknown_type() -> None:
     assert messages.machine(given, "p").hardware == Hardware(ZONE, "g2-standard-8", True, (), disks, address=True)
 
 
+@pytest.mark.parametrize(("status", "since"), [("RUNNING", 3600.0), ("STAGING", None), ("TERMINATED", None)])
+def test_a_machine_that_runs_may_lack_the_time_of_its_start(status: str, since: float | None) -> None:
+    from google.cloud import compute_v1 as compute
+
+    given = compute.Instance({
+        "name": "vm", "status": status, "zone": ZONE, "creation_timestamp": "1970-01-01T00:00:00-01:00",
+        "scheduling": {"max_run_duration": {"seconds": 60}, "instance_termination_action": "STOP"},
+    })  # fmt: skip
+    machine = messages.machine(given, "p")
+    assert machine.started == since
+    assert machine.deadline == (3660.0 if status == "RUNNING" else None)
+
+
 def test_a_machine_without_an_address_for_the_world(world: Worlds) -> None:
     here = world()
     machine = here.made(iap=True, service_account="sa@proj-one.iam.gserviceaccount.com")

@@ -185,6 +185,10 @@ def test_a_permission_that_is_missing_for_one_thing_only(world: Worlds, verb: st
         (200, b"", "application/json"),
         (502, b"<html>Bad Gateway</html>", "text/html"),
         (503, b"", "text/plain"),
+        (503, b'{"error": "unavailable"}', "application/json"),
+        (502, b'"bad gateway"', "application/json"),
+        (500, b'{"error": {"message": "no", "errors": null, "details": null}}', "application/json"),
+        (504, b'{"error": {"details": ["late"]}}', "application/json"),
     ],
     ids=str,
 )
@@ -204,6 +208,39 @@ def test_too_much_at_once_is_not_too_much_at_all(says: Callable[..., str], reaso
     with pytest.raises(CloudError, match="did not answer"):
         GcpCloud("proj-one", says(403, body), clock).machine(ZONE, "vm")
     assert clock.ahead > 60
+
+
+def test_a_request_that_was_one_too_many_is_made_again_whatever_its_reason(says: Callable[..., str]) -> None:
+    clock = Hurry()
+    with pytest.raises(CloudError, match="did not answer"):
+        GcpCloud("proj-one", says(429, rpc(429, "Too many requests", "quotaExceeded")), clock).machine(ZONE, "vm")
+    assert clock.ahead > 60
+
+
+@pytest.mark.parametrize("code", ["UNREACHABLE", "PARTIAL_SUCCESS"])
+def test_a_list_that_lacks_something_is_not_taken_for_whole(says: Callable[..., str], code: str) -> None:
+    warning = {"code": code, "message": "some results may be missing"}
+    for body, missing in (
+        ({"items": {}, "warning": warning}, "instances"),
+        ({"items": {f"zones/{ZONE}": {"warning": warning}}}, ZONE),
+        ({"unreachables": [f"projects/proj-one/zones/{ZONE}"]}, ZONE),
+        ({"items": {f"zones/{ZONE}": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}}, None),
+    ):
+        listed = GcpCloud("proj-one", says(200, body), Hurry()).machines({})
+        assert listed == ([], [missing] if missing else [])
+    _, unasked = GcpCloud("proj-one", says(200, {"items": [], "warning": warning}), Hurry()).billable_resources()
+    assert "snapshots" in unasked
+
+
+def test_an_error_may_say_no_more_than_its_code(says: Callable[..., str]) -> None:
+    body = {"error": {"code": 404, "message": "instance vm not found", "status": "NOT_FOUND"}}
+    assert GcpCloud("proj-one", says(404, body), Hurry()).machine(ZONE, "vm") is None
+
+
+def test_an_error_may_have_nulls(says: Callable[..., str]) -> None:
+    message = f"The resource 'projects/proj-one/zones/{ZONE}/instances/vm' was not found"
+    body = {"error": {"code": 404, "message": message, "errors": None, "details": None}}
+    assert GcpCloud("proj-one", says(404, body), Hurry()).machine(ZONE, "vm") is None
 
 
 def test_a_proxy_is_not_for_this_computer_s_own_emulator(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:

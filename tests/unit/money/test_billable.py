@@ -292,6 +292,8 @@ def test_only_the_sandbox_s_things_cost_nobody_anything(project: str, endpoint: 
     [
         (thing(type="pd-balanced"), 10.0),
         (thing("snapshot", place="us-west1", gb=10), 0.5),
+        (thing("snapshot", place="us", gb=10), 0.56),  # where the service stores one by itself
+        (thing("snapshot", place="eu", gb=10), 0.7),
         (thing("address", place="us-west1", gb=0, users=()), 7.3),
         (thing("address", place="us-west1", gb=0), 3.65),
         (thing(type="hyperdisk-throughput"), None),

@@ -13,12 +13,13 @@ from orchestrator.base.errors import BudgetError, ConflictError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import GcpTarget, SandboxTarget
 from orchestrator.money import firings
+from orchestrator.money.billable import ResourceRecord
 from orchestrator.money.book import NAME
 from orchestrator.money.caps import FENCE_LATENESS_S, fenced_worst_case_usd
-from orchestrator.money.ledger import UsageRecord
+from orchestrator.money.ledger import ADDRESS, UsageRecord
 from orchestrator.money.reservations import SURELY_OFF_S
 from orchestrator.runs.cost.owners import _since_its_start, release_kept, reservation, settle_reservations, settle_run
-from orchestrator.runs.cost.spending import set_aside, set_aside_wake
+from orchestrator.runs.cost.spending import lines, set_aside, set_aside_wake
 from tests.support.budgets import listed
 from tests.support.money_world import DEADLINE, L4, ON_L4, STARTED, Begun, World, seen, session_record
 from tests.support.spending import reservation as made
@@ -442,3 +443,20 @@ def test_a_target_in_the_cloud_is_known_by_its_machine(world: World) -> None:
     other = L4.model_copy(update={"instance": "vm-2"})
     assert isinstance(other, GcpTarget)
     assert reservation(world.services, "up", "u", other, 1.0).machine == ("my-project", "vm-2")
+
+
+def test_an_ephemeral_address_costs_where_the_machine_had_no_static_one(tmp_path: Path) -> None:
+    """It had one for its first hour only; each of two starts has an address for half an hour."""
+    world = World(tmp_path)
+    for number in (0, 1):
+        began = STARTED + number * 7200
+        world.book.add_usage(seen(started=began, stopped=began + 1800, seen=began + 1800, address_usd_per_hour=0.005))
+    address = {
+        "project": "my-project", "kind": "address", "place": "us-west1", "name": "ip", "target": "l4",
+        "created": STARTED - 60, "usd_per_month": 3.65,
+    }  # fmt: skip
+    for change in ({"seen": STARTED}, {"seen": STARTED + 3600, "gone": STARTED + 3600}):
+        world.book.add_resource(ResourceRecord.model_validate({**address, **change}))
+    world.now = STARTED + 86400
+    found = [line for line in lines(world.services) if line.what == ADDRESS]
+    assert [(line.start, round(line.usd, 6)) for line in found] == [(STARTED + 7200, 0.0025)]

@@ -157,6 +157,7 @@ def test_each_answer_says_how_wrong_the_clock_is() -> None:
     assert service.ahead_s is None
     for date, ahead_s in (("Sun, 09 Sep 2001 02:46:40 GMT", 3600.0), ("never", 3600.0), (None, 3600.0)):
         response = requests.Response()
+        response.status_code = 200
         response.headers.update({"Date": date} if date else {})
         requests.hooks.dispatch_hook("response", session.hooks, response)
         assert service.ahead_s == ahead_s
