@@ -42,7 +42,7 @@ def last(url: str) -> str:
 def moment(text: str) -> float | None:
     """Epoch seconds of an RFC 3339 time; None where there is none."""
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return datetime.fromisoformat(text.upper()).timestamp()
     except ValueError:
         return None
 

@@ -88,6 +88,13 @@ def test_an_instance_that_says_next_to_nothing_is_one_of_unknown_type() -> None:
     assert messages.machine(given, "p").hardware == Hardware(ZONE, "g2-standard-8", True, (), disks, address=True)
 
 
+@pytest.mark.parametrize(
+    "text", ["1970-01-01T01:00:00Z", "1969-12-31T17:00:00.000-08:00", "1970-01-01t01:00:00.000000000z"]
+)
+def test_a_time_has_every_form_of_rfc_3339(text: str) -> None:
+    assert messages.moment(text) == 3600.0
+
+
 @pytest.mark.parametrize(("status", "since"), [("RUNNING", 3600.0), ("STAGING", None), ("TERMINATED", None)])
 def test_a_machine_that_runs_may_lack_the_time_of_its_start(status: str, since: float | None) -> None:
     from google.cloud import compute_v1 as compute
