@@ -269,6 +269,25 @@ def test_the_deadline_is_set_whole_and_read_back(world: Worlds) -> None:
     assert here.get().power in (Power.STOPPING, Power.STOPPED)
 
 
+def test_a_machine_with_local_ssds_is_stopped_without_them(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service refuses a stop, and a deadline, that does not say what becomes of them."""
+    here, sent = world(), []
+    here.stopped()
+    send = here.cloud._api.send
+    monkeypatch.setattr(here.cloud._api, "send", lambda *args: (sent.append(args[2]), send(*args))[1])
+    here.ok(here.cloud.stop(here.get(), rid()))
+    here.ok(here.cloud.set_max_run(here.get(), 600, rid()))
+    raw = here.emulator.machine("vm").resource
+    plain = ["discard_local_ssd" in one for one in sent if hasattr(one, "discard_local_ssd")]
+    assert (plain, "onInstanceStopAction" in raw["scheduling"]) == ([False], False)
+    raw["disks"].append({"type": "SCRATCH", "diskSizeGb": "375", "deviceName": "local-ssd-0"})
+    here.ok(here.cloud.stop(here.get(), rid()))
+    here.ok(here.cloud.set_max_run(here.get(), 600, rid()))
+    raw = here.emulator.machine("vm").resource
+    assert [one.discard_local_ssd for one in sent if hasattr(one, "discard_local_ssd")] == [False, True]
+    assert raw["scheduling"]["onInstanceStopAction"] == {"discardLocalSsd": True}
+
+
 def test_an_end_at_a_set_time_gives_way(world: Worlds) -> None:
     here = world()
     machine = here.stopped()
