@@ -60,7 +60,7 @@ PROTECTED = "Resource cannot be deleted if it's protected against deletion."
     "refusal",
     [
         {"http": {"status": 412, "reason": "conditionNotMet", "message": PROTECTED}},
-        {"http": {"status": 400, "reason": "invalidUsage", "message": PROTECTED}},
+        {"http": {"status": 400, "reason": "invalidResourceUsage", "message": PROTECTED}},
         {"operation": {"code": "CONDITION_NOT_MET", "http": 412, "message": PROTECTED}},
     ],
     ids=["412", "400", "operation"],
