@@ -283,13 +283,13 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
     AuthError: a machine could not be confirmed as stopped.
     """
     await_requests(services, [target])
-    unanswered: CloudError | None = None
+    unanswered: FcctlError | None = None
     zones_on = _zones_on(services, target)
     target = target.model_copy(update={"zones": list(dict.fromkeys([*target.zones, *zones_on]))})
     cloud, began = services.clouds.open(target), services.clock.now()
     try:
         found = find_settled(services, target, target.zones)
-    except CloudError as error:  # another zone's, maybe
+    except (CloudError, ConfigError) as error:  # another zone's, maybe
         if not zones_on:
             raise
         found, unanswered = find_settled(services, target.model_copy(update={"zones": zones_on}), zones_on), error

@@ -146,7 +146,10 @@ class GcpCloud:
         return self._change_instance("start", machine, request_id)
 
     def stop(self, machine: Machine, request_id: str) -> Operation:
-        return self._change_instance("stop", machine, request_id)
+        has_scratch = any(disk.type == "local-ssd" for disk in machine.disks)
+        return self._change_instance(
+            "stop", machine, request_id, **({"discard_local_ssd": True} if has_scratch else {})
+        )
 
     def delete(self, machine: Machine, request_id: str) -> Operation:
         return self._change_instance("delete", machine, request_id)
@@ -162,7 +165,7 @@ class GcpCloud:
             why = f"the time limit can be set only while the machine is stopped; it is {raw.status}"
             return _refused("setScheduling", machine, Refusal("resourceNotReady", why, remedy))
         # The service replaces the whole message.
-        limited = messages.limited(raw.scheduling, seconds)
+        limited = messages.limited(raw, seconds)
         change = self._change_instance("setScheduling", machine, request_id, scheduling_resource=limited)
         change = self.wait(change, CHANGE_TIMEOUT_S)
         if change.refusal is None:

@@ -42,7 +42,7 @@ def last(url: str) -> str:
 def moment(text: str) -> float | None:
     """Epoch seconds of an RFC 3339 time; None where there is none."""
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return datetime.fromisoformat(text.upper()).timestamp()
     except ValueError:
         return None
 
@@ -203,11 +203,13 @@ def limit(seconds: int) -> dict[str, Any]:
 
 
 def limited(raw: Any, seconds: int) -> Any:
-    """A copy of a ``Scheduling`` with a max run duration in place of any other end."""
-    changed = type(raw)(raw)
+    """A copy of an ``Instance``'s ``Scheduling`` with a max run duration in place of any other end."""
+    changed = type(raw.scheduling)(raw.scheduling)
     for field, value in {"on_host_maintenance": "TERMINATE", "automatic_restart": False, **limit(seconds)}.items():
         setattr(changed, field, value)
     changed.termination_time = None
+    if any(disk.type_ == "SCRATCH" for disk in raw.disks):  # local SSDs, whose loss the service wants confirmed
+        changed.on_instance_stop_action = {"discard_local_ssd": True}
     return changed
 
 

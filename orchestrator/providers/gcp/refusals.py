@@ -91,7 +91,7 @@ def is_passing(code: str, http_status: int | None) -> bool:
     known = _TABLE.get(_letters(code))
     if known is not None and http_status != 429:
         return known is Remedy.RETRY
-    return http_status == 429 or (http_status or 0) >= 500
+    return http_status in (408, 429) or (http_status or 0) >= 500
 
 
 def quota_hint(metric: str, project: str, region: str | None) -> str:

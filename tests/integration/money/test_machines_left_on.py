@@ -60,7 +60,7 @@ PROTECTED = "Resource cannot be deleted if it's protected against deletion."
     "refusal",
     [
         {"http": {"status": 412, "reason": "conditionNotMet", "message": PROTECTED}},
-        {"http": {"status": 400, "reason": "invalidUsage", "message": PROTECTED}},
+        {"http": {"status": 400, "reason": "invalidResourceUsage", "message": PROTECTED}},
         {"operation": {"code": "CONDITION_NOT_MET", "http": 412, "message": PROTECTED}},
     ],
     ids=["412", "400", "operation"],
@@ -78,17 +78,28 @@ def test_a_machine_that_is_protected_against_deletion_is_stopped(
     assert f"fcctl stops {INSTANCE} instead of deleting it" in done.err
 
 
+UNKNOWN_ZONE = {
+    "status": 404,
+    "reason": "notFound",
+    "message": "The resource 'projects/p/zones/us-west1-a' was not found",
+}
+
+
 @pytest.mark.parametrize(
-    "silent",
-    [{"action": "zoneOperations.list"}, {"action": "instances.get", "path": "zones/us-west1-a/*"}],
-    ids=["operations", "another zone"],
+    "other",
+    [
+        {"action": "zoneOperations.list", "do": {"http": 503}},
+        {"action": "instances.get", "path": "zones/us-west1-a/*", "do": {"http": 503}},
+        {"action": "instances.get", "path": "zones/us-west1-a/*", "do": {"http": UNKNOWN_ZONE}},
+    ],
+    ids=["operations", "another zone", "no such zone"],
 )
 def test_a_stop_needs_no_answer_about_anything_else(
-    silent: dict[str, str], workspace: CloudWorkspace, cloud: Emulator
+    other: dict[str, Any], workspace: CloudWorkspace, cloud: Emulator
 ) -> None:
     for who, start in STARTS.items():
         workspace.type(*start, check=0)
-        cloud.faults.add(**silent, do={"http": 503})
+        cloud.faults.add(**other)
         workspace.type(*STOPS[who])
         assert billed(cloud) == []
         cloud.faults.clear()

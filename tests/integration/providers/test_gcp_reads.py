@@ -88,6 +88,13 @@ def test_an_instance_that_says_next_to_nothing_is_one_of_unknown_type() -> None:
     assert messages.machine(given, "p").hardware == Hardware(ZONE, "g2-standard-8", True, (), disks, address=True)
 
 
+@pytest.mark.parametrize(
+    "text", ["1970-01-01T01:00:00Z", "1969-12-31T17:00:00.000-08:00", "1970-01-01t01:00:00.000000000z"]
+)
+def test_a_time_has_every_form_of_rfc_3339(text: str) -> None:
+    assert messages.moment(text) == 3600.0
+
+
 @pytest.mark.parametrize(("status", "since"), [("RUNNING", 3600.0), ("STAGING", None), ("TERMINATED", None)])
 def test_a_machine_that_runs_may_lack_the_time_of_its_start(status: str, since: float | None) -> None:
     from google.cloud import compute_v1 as compute
@@ -260,6 +267,25 @@ def test_the_deadline_is_set_whole_and_read_back(world: Worlds) -> None:
     assert started.deadline == pytest.approx((started.started or 0) + 1234)
     here.emulator.advance(1235)
     assert here.get().power in (Power.STOPPING, Power.STOPPED)
+
+
+def test_a_machine_with_local_ssds_is_stopped_without_them(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service refuses a stop, and a deadline, that does not say what becomes of them."""
+    here, sent = world(), []
+    here.stopped()
+    send = here.cloud._api.send
+    monkeypatch.setattr(here.cloud._api, "send", lambda *args: (sent.append(args[2]), send(*args))[1])
+    here.ok(here.cloud.stop(here.get(), rid()))
+    here.ok(here.cloud.set_max_run(here.get(), 600, rid()))
+    raw = here.emulator.machine("vm").resource
+    plain = ["discard_local_ssd" in one for one in sent if hasattr(one, "discard_local_ssd")]
+    assert (plain, "onInstanceStopAction" in raw["scheduling"]) == ([False], False)
+    raw["disks"].append({"type": "SCRATCH", "diskSizeGb": "375", "deviceName": "local-ssd-0"})
+    here.ok(here.cloud.stop(here.get(), rid()))
+    here.ok(here.cloud.set_max_run(here.get(), 600, rid()))
+    raw = here.emulator.machine("vm").resource
+    assert [one.discard_local_ssd for one in sent if hasattr(one, "discard_local_ssd")] == [False, True]
+    assert raw["scheduling"]["onInstanceStopAction"] == {"discardLocalSsd": True}
 
 
 def test_an_end_at_a_set_time_gives_way(world: Worlds) -> None:

@@ -52,6 +52,7 @@ ZONES = ErrorDetail("resource_availability", {"zonesAvailable": "us-west1-a, us-
         ("INTERNAL_ERROR", "Internal error. Please try again", None, {}, Remedy.RETRY),
         ("backendError", "Backend Error", 503, {}, Remedy.RETRY),
         ("", "Too Many Requests", 429, {}, Remedy.RETRY),
+        ("", "Request Timeout", 408, {}, Remedy.RETRY),
         ("", "Bad Gateway", 502, {}, Remedy.RETRY),
         ("SOMETHING_NEW", "?", 503, {}, Remedy.RETRY),
         # the world has changed
