@@ -19,6 +19,9 @@ PAUSE_S, PATIENCE = 0.02, 250
 #: it (in the callback that frees a module's lock) or make a RuntimeError of it (up to 3.11, out of ``__set_name__``);
 #: Pydantic's compiled part makes an error of a schema or of a value of it.
 _IMPORTER, _MODELS = "<frozen importlib._bootstrap>", f"{os.sep}pydantic{os.sep}"
+#: Its own code may just have taken a lock that it would not give back then: closing the connection would wait for ever.
+#: Its waits and its sockets are other files, so that they end at once.
+_CONNECTION = f"{os.sep}paramiko{os.sep}"
 
 
 class Interrupt:
@@ -83,6 +86,8 @@ def _later(number: int) -> None:
 
 
 def _in_the_way(frame: FrameType | None) -> bool:
+    if frame is not None and _CONNECTION in frame.f_code.co_filename:
+        return True
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTER or _MODELS in frame.f_code.co_filename:
             return True

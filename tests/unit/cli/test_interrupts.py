@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import paramiko
 import pytest
 from pydantic import AfterValidator, BaseModel
 
@@ -104,6 +106,30 @@ def test_a_model_is_read_to_its_end_first(told: list[int]) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         read()
+    assert told == [signal.SIGUSR1]
+
+
+#: As each call of a channel does.
+LOCKED = """
+lock.acquire()
+signal.raise_signal(signal.SIGUSR1)
+try:
+    pass
+finally:
+    lock.release()
+"""
+
+
+def test_a_lock_of_the_connection_is_given_back_first(told: list[int]) -> None:
+    lock = threading.Lock()
+
+    def call() -> None:
+        exec(compile(LOCKED, paramiko.channel.__file__, "exec"), {"lock": lock, "signal": signal})
+        wait_for_it()
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert not lock.locked()
     assert told == [signal.SIGUSR1]
 
 
