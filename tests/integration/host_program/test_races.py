@@ -76,7 +76,9 @@ def test_a_second_cancel_shortens_the_time_that_the_first_gave(host: Host, agent
 
 def test_what_runs_is_ended_where_the_host_program_fails_during_a_step(host: Host, agent: Agent) -> None:
     """Here at the first event that it cannot write: as on a disk that became read-only."""
-    run_id = agent.submit(step("a", "mv $FCCTL_RUN_DIR $FCCTL_RUN_DIR.moved; echo > ../moved; sleep 300"))
+    away = "until [ -e $FCCTL_RUN_DIR/go ]; do sleep 0.05; done; mv $FCCTL_RUN_DIR $FCCTL_RUN_DIR.moved"
+    run_id = agent.started(step("a", f"{away}; echo > ../moved; sleep 300"))
+    (host.run_dir(run_id) / "go").touch()
     moved = Path(f"{host.run_dir(run_id)}.moved")
     wait_for((moved / "moved").exists)
     supervisor = int((moved / "supervisor.lock").read_text())
