@@ -42,7 +42,7 @@ class Evidence:
     findings: dict[str, dict[agreement.Subject, agreement.Finding]] = field(default_factory=dict)
 
     def add_run(self, run: dict[str, Any], documents: Iterable[dict[str, Any]]) -> None:
-        """What earlier runs found of a label is replaced; of a benchmark, for the shapes that are measured again."""
+        """A later run replaces the documents of a label; of its benchmark only the shapes that it measured again."""
         documents = list(documents)
         if run.get("job") == "stage5":  # a few variants on one shape, on purpose: no rows of the tables
             self.stage5.append((run, next((d["goal"] for d in documents if isinstance(d.get("goal"), dict)), {})))
@@ -102,17 +102,14 @@ class Evidence:
 
 
 def _without(bench: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
-    """Its rows of the shapes that ``newer`` did not measure."""
-    measured = {_shape(row.get("name") or "") for row in newer.get("benchmarks", [])}
-    names = {"benchmarks": "name", "comparisons": "benchmark", "fastest": "benchmark"}
-    return {
-        key: [row for row in bench.get(key, []) if _shape(row.get(name) or "") not in measured]
-        for key, name in names.items()
-    }
+    """The rows of ``bench`` for shapes that ``newer`` did not measure."""
 
+    def shape(row: dict[str, Any]) -> str:
+        return str(row.get("benchmark") or row.get("name")).partition("/")[0]
 
-def _shape(name: str) -> str:
-    return name.partition("/")[0]
+    measured = set(map(shape, newer.get("benchmarks", [])))
+    lists = ("benchmarks", "comparisons", "fastest")
+    return {key: [row for row in bench.get(key, []) if shape(row) not in measured] for key in lists}
 
 
 def _merged(bench: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ PAUSE_S, PATIENCE = 0.02, 250
 #: it (in the callback that frees a module's lock) or make a RuntimeError of it (up to 3.11, out of ``__set_name__``);
 #: Pydantic's compiled part makes an error of a schema or of a value of it.
 _IMPORTER, _MODELS = "<frozen importlib._bootstrap>", f"{os.sep}pydantic{os.sep}"
-#: Its own code may just have taken a lock that it would not give back then: closing the connection would wait for ever.
-#: Its waits and its sockets are other files, so that they end at once.
+#: Paramiko takes a lock before the ``try`` that releases it: an exception between the two leaves it taken, and closing
+#: the connection waits for ever. Where Paramiko waits, another file's code runs, so such a wait ends at once.
 _CONNECTION = f"{os.sep}paramiko{os.sep}"
 
 

@@ -1,4 +1,4 @@
-"""Programs that build what neither make nor CMake nor pip does, by the files that they read."""
+"""Other build programs (Meson, Bazel, just, Cargo, Julia, configure): their files, and the steps that a job gets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _RECIPES = re.compile(r"^@?([A-Za-z_][\w-]*)(?![\w-])[^:\n]*:(?!=)", re.MULTILIN
 
 
 def builder_of(folder: Path) -> Builder | None:
-    """The first whose file is in ``folder``, with the steps that can be there."""
+    """The first of BUILDERS with a file in ``folder``, and of its steps those whose ``needs`` exist there."""
     found = next((b for b in BUILDERS if any((folder / name).is_file() for name in b.files)), None)
     return found and found._replace(
         steps=tuple(step for step in found.steps if not step.needs or (folder / step.needs).exists())

@@ -193,7 +193,7 @@ def _python_tests(folder: Path, *, alone: bool) -> dict[str, Any]:
 
 
 def _is_test_script(text: str) -> bool:
-    """Whether its tests have parameters that it gives itself, where pytest would look for fixtures."""
+    """Whether a script calls its tests with parameters itself; pytest would take the parameters for fixtures."""
     return "__main__" in text and "pytest" not in text and not _PLAIN_TEST.search(text)
 
 

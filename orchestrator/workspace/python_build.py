@@ -1,4 +1,4 @@
-"""How a Python project is built, by setup.py, build.py or pyproject.toml, and what its scripts and tests need."""
+"""Which file builds a Python project (build.py, setup.py, pyproject.toml), and which packages to install for it."""
 
 from __future__ import annotations
 

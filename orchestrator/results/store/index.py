@@ -206,9 +206,10 @@ class Index:
         """One builder at a time; SQLite's own locks do not cover the file's replacement."""
         make_folders(self._path.parent)  # runs and records will rely on it
         lock = self._path.with_name(self._path.name + ".lock")
+        # Not the host program's lock: that deletes a link which stands there, and here it is the user's folder.
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
-            if not wait_for(lambda: _is_locked(fd), BUSY_S, pause_s=0.01):
+            if not wait_for(lambda: _try_lock(fd), BUSY_S, pause_s=0.01):
                 raise OSError(
                     errno.ETIMEDOUT, f"another fcctl process has been building it for {BUSY_S:g} s", str(lock)
                 )
@@ -295,8 +296,8 @@ class Index:
         db.execute("UPDATE seen SET runs_mtime_ns = ?", (changed if settled else -1,))
 
 
-def _is_locked(fd: int) -> bool:
-    """Whether this process has the lock now."""
+def _try_lock(fd: int) -> bool:
+    """Takes the lock unless another process has it; returns whether this process has it now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -204,7 +204,8 @@ def _delete_archive(stem: str, suffix: str, lock: str) -> None:
 
 
 def _left_of_runs(layout: Layout, before: float) -> None:
-    """What a deletion left that was cut off, and the sources of runs that were never submitted."""
+    """Deletes what an interrupted deletion of a run left, and the sources of runs that were never submitted, if
+    they were last used ``before``, a Unix time."""
     for name in os.listdir(layout.runs):
         run = RunLayout(os.path.join(layout.runs, name), name)
         is_run = any(map(os.path.lexists, (run.plan, run.events, run.heartbeat, run.outcome)))

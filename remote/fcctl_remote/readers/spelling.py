@@ -1,4 +1,4 @@
-"""How programs spell what they print: in colours, in minutes, with commas, with the unit first."""
+"""Rewrites a printed line into one form: no colours, seconds in place of minutes, a decimal point, the unit behind."""
 
 from __future__ import annotations
 

@@ -665,7 +665,7 @@ def test_a_folder_may_be_named_as_a_number(tmp_path: Path) -> None:
     ],
 )
 def test_a_package_needs_nvcc_if_it_may_compile_kernels(tmp_path: Path, settings: dict[str, str], needed: bool) -> None:
-    """Whose launches may be in .cu files without a kernel, and which may have kernels beside it."""
+    """In the first repository the .cu file defines no kernel; in the second a kernel is beside the package."""
     build = first_job(repository(tmp_path, {**settings, "k/__init__.py": "", "csrc/k.cu": '#include "k.cuh"\n'})).steps[
         0
     ]

@@ -145,7 +145,7 @@ def test_no_link_fifo_or_device_of_the_other_run_is_taken_over(agent: Agent) -> 
 
 def test_of_a_run_that_is_not_here_nothing_is_left(agent: Agent) -> None:
     with pytest.raises(CallFailed, match="conflict: this host no longer has the files of run"):
-        submit_in_folder_of(agent, "20261121t081530z-nobody-here-3fa9c1", step("use", "true"))
+        submit_in_folder_of(agent, "20261121t081530z-job-deleted-3fa9c1", step("use", "true"))
 
 
 def test_no_two_runs_go_on_with_the_same_one(agent: Agent) -> None:

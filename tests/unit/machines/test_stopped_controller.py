@@ -17,7 +17,7 @@ ANSWER = b'{"id": 1, "result": {}}\n'
 
 
 class StoppedIn:
-    """What arrives, one piece a read, and how long that read takes, seconds; None: nothing arrives in its time."""
+    """A process whose reads return ``reads`` in turn: (bytes, seconds it takes); for None it times out."""
 
     def __init__(self, *reads: tuple[bytes | None, float]) -> None:
         self.now, self._reads = 1000.0, iter(reads)

@@ -78,7 +78,7 @@ def test_a_run_that_another_fcctl_completes_meanwhile_is_attached_to_all_the_sam
 def test_a_run_that_another_fcctl_completes_meanwhile_is_cancelled_as_it_ended(
     services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its machine may be off already, and nobody is to wait for it."""
+    """The other fcctl may have stopped the machine, so cancel must not wait for an answer of it."""
     run = begin(services.store)
     saved = SimpleNamespace(target=SimpleNamespace(name="l4"), fence_s=60)
     monkeypatch.setattr(reopen, "saved_plan", lambda *_: saved)
