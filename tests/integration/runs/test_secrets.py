@@ -65,7 +65,8 @@ def test_a_secret_is_found_nowhere(workspace: Workspace, sshd: LoopbackSshd, tar
     workspace.fcctl("results", "report", run_id, check=None)
     workspace.fcctl("results", "export", run_id, "-o", "run.tar.zst")
     with zstandard.open(workspace.root / "run.tar.zst") as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
-        tar.extractall(workspace.root / "unpacked", filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2, Debian 12's, has none
+        tar.extractall(workspace.root / "unpacked")
     assert SECRET not in done.stdout + done.stderr
     assert files_with("target ***", workspace.root / "unpacked")
     assert files_with(SECRET, workspace.root, workspace.home, sshd.home) == []
