@@ -33,6 +33,9 @@ Subject = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 #: As many calls as take this long from Python make a graph: its replay lasts that long, or a fifth of it where kernels
 #: are shorter than a call. Its own start, a few microseconds, is some 2 % of that then, of a kernel as of its rivals.
 GRAPH_US = 1000.0
+#: Cold, each launch has a set of its own, and graphs of 5 launches of 192 us differ by 3 % (an H200): a graph has at
+#: least so many, as far as they take this long together.
+COLD_LAUNCHES, COLD_US = 32, 6000.0
 MAX_LAUNCHES = 200
 MIN_SETS = 64
 #: Calls before each run of eager samples: the launch path's code and data leave the processor's caches quickly.
@@ -113,8 +116,15 @@ class Eager(Events):
         self.subject(*self.tensors)
 
 
+def launches(call_us: float, cold: bool) -> int:
+    """Of one graph, where a call from Python takes so long."""
+    each_us = max(call_us, 0.5)
+    fewest = min(COLD_LAUNCHES, math.ceil(COLD_US / each_us)) if cold else 1
+    return min(MAX_LAUNCHES, max(fewest, math.ceil(GRAPH_US / each_us)))
+
+
 class Graph(Events):
-    """Launches captured in graphs, as many as :data:`GRAPH_US` of calls each: ``cold``, each launch on the next set and
+    """Launches captured in graphs, as many as :func:`launches` says: ``cold``, each launch on the next set and
     each sample on the next graph; else each graph on one set. The graphs share one pool of memory, so that what a
     subject needs between its own kernels is there once.
 
@@ -129,7 +139,7 @@ class Graph(Events):
         self._cold, self._turn = cold, 0
         #: Memory that lies before the outputs, so that they lie elsewhere than another graph's.
         self._shift, self._spacers = shift, []
-        per_graph = min(MAX_LAUNCHES, math.ceil(GRAPH_US / max(launch_us, 0.5)))
+        per_graph = launches(launch_us, cold)
         if not cold:
             order = [[tensors] * per_graph for tensors in sets]
         else:  # equal graphs, so that samples compare

@@ -48,6 +48,16 @@ def test_drift_cancels_in_the_paired_ratio() -> None:
     assert found["ci_high"] - found["ci_low"] < 0.01
 
 
+@pytest.mark.parametrize(
+    ("call_us", "hot", "cold"),
+    [(0.1, 200, 200), (20.0, 50, 50), (100.0, 10, 32), (192.0, 6, 32), (1000.0, 1, 6), (9000.0, 1, 1)],
+)
+def test_a_graph_lasts_long_enough_and_a_cold_one_has_launches_enough_to_compare(
+    call_us: float, hot: int, cold: int
+) -> None:
+    assert (timing.launches(call_us, cold=False), timing.launches(call_us, cold=True)) == (hot, cold)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("heavy", [False, True], ids=["plain", "outliers"])
 def test_the_interval_of_equals_contains_1_as_often_as_it_says(heavy: bool) -> None:
