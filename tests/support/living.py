@@ -18,7 +18,7 @@ def is_running(pid: int) -> bool:
         return False
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:  # gone since, or no Linux
+    except (FileNotFoundError, ProcessLookupError):  # gone since, before or after the file was opened; or no Linux
         return not Path("/proc/self/stat").exists()
 
 
@@ -45,7 +45,7 @@ def _contents(path: str) -> bytes:
 
 def kill_supervisor(home: Path) -> None:
     """SIGKILL to the supervisor of the only run below ``home``; it is gone when this returns."""
-    found = processes("supervise", home)
-    (supervisor,) = [pid for pid in found if "tmux" not in Path(f"/proc/{pid}/cmdline").read_text()]
+    own = started_with(f"HOME={home}")
+    (supervisor,) = [pid for pid, typed in own if "supervise" in typed and "tmux" not in typed]
     os.kill(supervisor, signal.SIGKILL)
     wait_for(lambda: not is_running(supervisor))  # under load that takes a moment
