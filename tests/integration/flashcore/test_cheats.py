@@ -62,7 +62,7 @@ def figure(kernel: separate.Kernel) -> float:
 
 @pytest.mark.parametrize("kernel", sampled(HONEST_FIGURE, ALWAYS), indirect=True)
 def test_a_kernel_gets_the_time_of_its_work(kernel: separate.Kernel) -> None:
-    assert figure(kernel) >= 0.99 * WORK_US
+    assert figure(kernel) >= WORK_US - separate.MAX_EMPTY_US  # so much is taken off where an empty request was slow
 
 
 @pytest.mark.parametrize("kernel", sampled(REFUSED, ALWAYS), indirect=True)
