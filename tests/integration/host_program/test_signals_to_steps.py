@@ -39,8 +39,8 @@ SLOW_AFTER_SIGTERM = """
     print(running.wait(stop, lambda: None, lambda: 60.0).how)
 """
 BUSY = """
-    process.SETTLE_S = 0.0
-    running = step("for ((i = 0; i < 300000; i++)); do :; done &")
+    process.SETTLE_S, process.BUSY_SETTLE_S = 0.0, 240.0
+    running = step("for ((i = 0; i < 100000; i++)); do :; done &")
     print(running.wait(lambda: None, lambda: None, lambda: 1.0).leftovers)
 """
 

@@ -65,6 +65,14 @@ def test_a_gpu_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     assert [[gpu["index"] for gpu in sample["gpus"]] for sample in samples] == [[0, 1], [0], [0]]
 
 
+def test_samples_that_were_read_at_once_all_count(tmp_path: Path) -> None:
+    """The telemetry waited for a processor for some seconds meanwhile; a GPU at work must not look idle."""
+    lines = "\n".join([LINE, SECOND, LINE.replace(" 97,", " 0,", 1), LINE, ""])
+    samples = _samples(tmp_path, f"printf '%s\\n' '{lines}'; sleep 9", 2)
+    shown = [[(gpu["index"], gpu["util_pct"]) for gpu in sample["gpus"]] for sample in samples]
+    assert shown == [[(0, 97), (1, 97)], [(0, 0)]]
+
+
 def test_a_newer_driver_is_asked_in_its_own_words(tmp_path: Path) -> None:
     body = (
         'case "$*" in *throttle_reasons*) echo "Field \\"clocks_throttle_reasons.active\\" is not a valid field to '
