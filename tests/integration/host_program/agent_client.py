@@ -24,6 +24,9 @@ from tests.support.living import is_running, started_with
 from tests.support.scripts import script
 from tests.support.waiting import GUARD_S
 
+#: Limits of time for what must have begun before they are over: the next where a busy machine took longer, seconds.
+LIMITS_S = (3.0, 15.0, 60.0)
+
 
 @functools.cache
 def host_python() -> str:
