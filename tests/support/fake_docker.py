@@ -78,6 +78,7 @@ def remove(request: dict[str, Any], *_: Any) -> int:
         process = containers[name][1]
         process.kill()
         end(name, process.pid)
+        containers.pop(name, None)
     return 0
 
 

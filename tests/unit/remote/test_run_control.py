@@ -164,7 +164,8 @@ def test_the_tickets_of_the_dead_are_dropped(layout: Layout) -> None:
 
 def test_a_process_that_is_just_becoming_another_program_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its environment, by which it is known, cannot be read for an instant."""
-    looks, killed = [{7, 8}, set(), {8}, set(), set()], []
+    looks: list[set[int]] = [{7, 8}, set(), {8}, set(), set()]
+    killed: list[tuple[int, int]] = []
     monkeypatch.setattr(processes, "family", lambda *_: looks.pop(0))
     monkeypatch.setattr(processes, "send", lambda pid, number: killed.append((pid, number)))
     assert processes.kill_family(240.0, marker=b"FCCTL_RUN_ID=x") == set()
