@@ -52,6 +52,7 @@ def test_it_ends_as_idle_with_what_it_has(host: Host, agent: Agent, used: Path) 
     assert (train.status, after.status) == ("cancelled", "skipped")
     assert "uses_gpu: false" in (train.hint or "")
     assert (host.run_dir(run_id) / "artifacts/model").read_text() == "1\n"
+    host.wait_until_closed(run_id)
     samples = [json.loads(line) for line in (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()]
     assert {gpu["util_pct"] for sample in samples for gpu in sample["gpus"]} == {90, 0}
 

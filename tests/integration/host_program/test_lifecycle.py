@@ -328,11 +328,11 @@ def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
 def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Agent) -> None:
     two = 'until [ "$(cat "$FCCTL_RUN_DIR/telemetry.jsonl" 2>/dev/null | wc -l)" -ge 2 ]; do sleep 0.1; done'
     run_id = agent.passed(step("a", two, timeout_s=60))
+    host.wait_until_closed(run_id)
     lines = (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
     assert len(samples) >= 2
     assert all("gpus" in sample or sample["mem_total_mb"] > 0 for sample in samples if Path("/proc").exists())
-    wait_for(lambda: host.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)
 
 
 #: What a shell does that gets SIGTERM as it starts a program, with the moment drawn out: the signal is held back until

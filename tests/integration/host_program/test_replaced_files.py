@@ -123,8 +123,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, A
     agent = host.agent()
     agent.call("hello")
     run_id = agent.passed(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
-    # Supervisor and telemetry have ended: nothing is deleted or made while the folder is copied.
-    wait_for(lambda: host.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)
+    host.wait_until_closed(run_id)  # nothing is deleted or made while the folder is copied
     yield host, agent, run_id
     host.close()
 
