@@ -102,7 +102,7 @@ class Host:
         return subprocess.run(["tmux", *words], check=False, env=self.env, capture_output=True, text=True)
 
     def wait_until_closed(self, run_id: str) -> None:
-        """Wait until the windows of a run that has ended are closed: supervisor and telemetry write nothing any more."""
+        """Wait until the windows of a run that has ended are closed: supervisor and telemetry write no more."""
         wait_for(lambda: self.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)
 
     def program(self, *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
