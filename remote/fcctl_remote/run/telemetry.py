@@ -131,7 +131,8 @@ class Machine:
         sample: dict[str, Any] = {"time": round(time.time(), 3), "load1": round(os.getloadavg()[0], 2)}
         times, before = _cpu_times(), self._busy
         if times is not None and before is not None and times[1] > before[1]:
-            sample["cpu_pct"] = round(100.0 * (times[0] - before[0]) / (times[1] - before[1]), 1)
+            busy = (times[0] - before[0]) / (times[1] - before[1])  # the kernel may take idle ticks back
+            sample["cpu_pct"] = round(100.0 * min(1.0, max(0.0, busy)), 1)
         self._busy = times
         memory = _memory_mb()
         if memory is not None:

@@ -102,6 +102,16 @@ def test_a_machine_without_gpu_tells_load_and_memory() -> None:
     assert "\x1b" not in telemetry.describe(second)
 
 
+@pytest.mark.parametrize(("busy", "ticks", "percent"), [(20, 100, 20.0), (22, 21, 100.0), (-2, 100, 0.0)])
+def test_idle_time_that_the_kernel_takes_back_is_no_load(
+    monkeypatch: pytest.MonkeyPatch, busy: int, ticks: int, percent: float
+) -> None:
+    """What Linux says of an idle processor is an estimate until that has work."""
+    seen = [(10, 30), (10 + busy, 30 + ticks)]
+    monkeypatch.setattr(telemetry, "_cpu_times", lambda: seen.pop(0))
+    assert telemetry.Machine().sample()["cpu_pct"] == percent
+
+
 def test_a_gpu_sample_on_one_line_for_people() -> None:
     gpu = parse_gpu(LINE)
     line = telemetry.describe({"time": 0.0, "gpus": [gpu]})
