@@ -191,6 +191,23 @@ def test_who_asks_while_another_settles_the_run_hears_its_end(host: Host, agent:
     assert [run["status"] for run in frame["result"]["runs"]] == ["lost"]
 
 
+@LINUX_ONLY
+def test_who_only_looks_at_a_run_keeps_nobody_from_ending_it(host: Host, agent: Agent) -> None:
+    """Nor does one that was ending it, and died."""
+    run_id = agent.submit(step("busy", "echo up; sleep 301"))
+    wait_for(lambda: host.log(run_id, "busy") == "up\n")
+    _kill_telemetry(host)
+    supervisor = host.supervisor(run_id)
+    with (host.run_dir(run_id) / "supervisor.lock").open("r+") as looks:
+        os.kill(supervisor, signal.SIGKILL)
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        wait_for(lambda: not is_running(supervisor))
+        agent.send("status", {"run_ids": [run_id]})
+        time.sleep(0.3)  # it is asked meanwhile
+    frame, _ = agent.receive()
+    assert [run["status"] for run in frame["result"]["runs"]] == ["lost"]
+
+
 def test_killing_the_tmux_server_does_not_kill_the_run(host: Host, agent: Agent) -> None:
     run_id = agent.started(step("wait", "while [ ! -e ../go ]; do echo tick; sleep 0.02; done; echo done"))
     host.tmux("kill-server")
