@@ -45,7 +45,12 @@ def _contents(path: str) -> bytes:
 
 def kill_supervisor(home: Path) -> None:
     """SIGKILL to the supervisor of the only run below ``home``; it is gone when this returns."""
-    own = started_with(f"HOME={home}")
-    (supervisor,) = [pid for pid, typed in own if "supervise" in typed and "tmux" not in typed]
+
+    def supervisors() -> list[int]:
+        own = started_with(f"HOME={home}")
+        return [pid for pid, typed in own if "supervise" in typed and "tmux" not in typed]
+
+    wait_for(supervisors)  # one that is just starting has no words for an instant
+    (supervisor,) = supervisors()
     os.kill(supervisor, signal.SIGKILL)
     wait_for(lambda: not is_running(supervisor))  # under load that takes a moment

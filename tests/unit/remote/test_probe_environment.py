@@ -258,9 +258,12 @@ def test_where_conda_uv_pipenv_poetry_and_venv_put_environments(tmp_path: Path, 
 # ------------------------------------------------------------------------------------------------ programs
 def test_a_program_that_hangs_is_a_finding(tmp_path: Path) -> None:
     hanging = script(tmp_path / "nvidia-smi", "trap '' TERM INT HUP; echo begun; sleep 60 & wait\nsleep 60\n")
-    started = time.monotonic()
-    ran = programs.run([str(hanging)], 0.3)
-    assert time.monotonic() - started < 50
+    for limit_s in (0.3, 3.0, 30.0):
+        started = time.monotonic()
+        ran = programs.run([str(hanging)], limit_s)
+        assert time.monotonic() - started < limit_s + 25
+        if ran.out:  # it was deaf before its time was over
+            break
     assert (ran.code, ran.timed_out, ran.out) == (None, True, "begun\n")
     answer = gpu.Answer(ran, [])
     assert "did not answer" in answer.complaint
