@@ -100,20 +100,11 @@ _RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9-]{1,50}")
 
 
 def names_for(param: click.Parameter) -> Callable[[], Iterable[str]] | None:
-    """What completes a parameter of this name, if it is one of ours."""
+    """What completes a parameter, by the word that its help has for the value."""
     if isinstance(param.type, click.Choice):
         return None
-    if isinstance(param, click.Option):
-        if "--compare" in param.opts or "--adopt" in param.opts:
-            return run_names
-        return target_names if "--on" in param.opts else None
-    if param.name in ("job", "names"):
-        return job_names
-    if param.name == "search":
-        return search_names
-    if param.name in ("run", "runs", "run_id", "run_ids", "old", "new"):
-        return run_names
-    return None
+    word = "SEARCH" if param.name == "search" else param.metavar or (param.name or "").upper()
+    return _NAMES.get(word.strip("[].").partition("|")[0])
 
 
 def complete_with(names: Callable[[], Iterable[str]]) -> Any:
@@ -165,6 +156,12 @@ def _tags(results: Path) -> list[str]:
             return sorted(table(toml.loads(stream.read(_MAX_TAGS_BYTES).decode()).get("tags")))
     except (OSError, ValueError):
         return []
+
+
+#: A and B are the runs that are compared.
+_NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    "RUN": run_names, "A": run_names, "B": run_names, "JOB": job_names, "SEARCH": search_names, "TARGET": target_names,
+}  # fmt: skip
 
 
 def _workspace() -> tuple[Path, dict[str, Any]]:

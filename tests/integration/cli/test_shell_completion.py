@@ -53,6 +53,12 @@ def offered(fcctl: Fcctl, cwd: Path, line: str) -> list[str]:
         ("fcctl tune saxpy --compare ", ["random"]),
         ("fcctl run --dry", ["--dry-run"]),
         ("fcctl completion ", ["bash", "zsh", "fish", "install"]),
+        ("fcctl results compare last 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
+        ("fcctl run --resume 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
+        ("fcctl hosts up bo", ["box"]),
+        ("fcctl hosts audit --stop --others he", [""]),
+        ("fcctl schedule add nightly --job he", ["hello"]),
+        ("fcctl run hello --steps l", [""]),
     ],
 )
 def test_what_is_offered(fcctl: Fcctl, busy: Path, line: str, names: list[str]) -> None:
