@@ -34,7 +34,7 @@ def _config_text(name: str, host: str | None) -> str:
     """A commented fcctl.toml for a project called ``name``; with ``host``, an ssh target ``gpu`` that reaches it."""
     mark = "" if host else "# "
     return f"""\
-# fcctl: where kernels run. All keys: docs/configuration.md; to see the current values: fcctl config show --origin
+# fcctl: where kernels run. All keys: fcctl help configuration; to see the current values: fcctl config show --origin
 
 [project]
 name = "{name}"            # name of the source folder on the GPU machine
@@ -50,7 +50,7 @@ name = "{name}"            # name of the source folder on the GPU machine
 # port = 22
 # usd_per_hour = 0.75       # your price of one hour, for the reports
 
-# An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: docs/gcp.md; to try it
+# An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: fcctl help gcp; to try it
 # without an account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4
 # [targets.l4]
 # kind = "gcp"
@@ -140,8 +140,8 @@ def _check(folder: Path, *, force: bool) -> None:
             raise ConflictError(
                 f"{folder / name} is not a folder",
                 cause=f"a workspace needs a folder named {name}",
-                hint=f"rename the file, or write a fcctl.toml with another `{name}` below [project]:"
-                f" docs/configuration.md",
+                hint=f"rename the file, or write a fcctl.toml with another `{name}` below [project]: fcctl help"
+                " configuration",
             )
 
 

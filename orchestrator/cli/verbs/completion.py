@@ -136,6 +136,12 @@ def target_names() -> list[str]:
     return sorted({"local", "sandbox", *table(data.get("targets"))})
 
 
+def page_names() -> list[str]:
+    from orchestrator.cli.verbs.help import pages
+
+    return list(pages())
+
+
 def run_names() -> list[str]:
     """Tags, then the newest runs first, active ones included."""
     root, data = _workspace()
@@ -161,6 +167,7 @@ def _tags(results: Path) -> list[str]:
 #: A and B are the runs that are compared.
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "RUN": run_names, "A": run_names, "B": run_names, "JOB": job_names, "SEARCH": search_names, "TARGET": target_names,
+    "TOPIC": page_names,
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ MAX_ROWS, MAX_FACTS, MAX_MOVED = 100, 20, 12
 #: Where it is known from how much launches differ, if there are few of them.
 _FEW = {
     "assumed": "is assumed; to measure this, run the same source 4 times on this machine, or use 4 launches per side "
-    "(docs/statistics.md)",
+    "(fcctl help statistics)",
     "history": "is the measured difference between runs of the same source on this machine",
     "launches": "is the difference between the launches of one side",
 }

@@ -59,6 +59,7 @@ def offered(fcctl: Fcctl, cwd: Path, line: str) -> list[str]:
         ("fcctl hosts audit --stop --others he", [""]),
         ("fcctl schedule add nightly --job he", ["hello"]),
         ("fcctl run hello --steps l", [""]),
+        ("fcctl help gat", ["gates"]),
     ],
 )
 def test_what_is_offered(fcctl: Fcctl, busy: Path, line: str, names: list[str]) -> None:

@@ -63,7 +63,7 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("session stop --on local", 7, ["no session of target 'local' is open"]),
         ("hosts ssh-config local", 3, ["so it needs no entry", "fcctl hosts ssh local"]),
         ("-C /nowhere/here ps", 7, ["/nowhere/here is not a folder", "hint:"]),
-        ("results history --benchmark nope", 7, ["no run has a measurement yet", "docs/jobs.md"]),
+        ("results history --benchmark nope", 7, ["no run has a measurement yet", "fcctl help jobs"]),
     ],
 )  # fmt: skip
 def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[str]) -> None:
