@@ -231,7 +231,8 @@ def _lacks(sides: list[list[Launch]]) -> str:
     if min(samples) == 0:
         return f"no raw samples: {MIN_LAUNCHES} launches per side are needed"
     if min(samples) < MIN_SAMPLES:
-        return f"{plural(min(samples), 'sample')} in a launch: {MIN_SAMPLES} are needed, or {MIN_LAUNCHES} launches a side"
+        few = plural(min(samples), "sample")
+        return f"{few} in a launch: {MIN_SAMPLES} are needed, or {MIN_LAUNCHES} launches a side"
     return ""
 
 
