@@ -704,6 +704,37 @@ def test_a_build_that_made_no_program_did_not_run_one(tmp_path: Path) -> None:
     assert (run.returncode, run.stdout) == (1, "no program was built: see the options for examples\n")
 
 
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_the_presets_of_cmake_are_named_with_the_line_that_uses_one(tmp_path: Path) -> None:
+    listed = [
+        {"name": "base", "hidden": True},
+        {"name": "gcc release", "cacheVariables": {"WHICH": "preset"}},
+        {"name": "dev"},
+    ]
+    presets = json.dumps(
+        {
+            "version": 2,
+            "configurePresets": [{"generator": "Unix Makefiles", "binaryDir": "out", **one} for one in listed],
+        }
+    )
+    cmake = 'cmake_minimum_required(VERSION 3.20)\nproject(p NONE)\nmessage("it is ${WHICH}")\n'
+    folder = repository(tmp_path, {"CMakeLists.txt": cmake, "CMakePresets.json": presets})
+    line = first_job(folder).steps[0].run.splitlines()[0]
+    assert line == "# CMakePresets.json has 'gcc release', dev; with one, instead: cmake --preset NAME -B build &&"
+    typed = line.partition("instead: ")[2].replace("NAME", "'gcc release'").removesuffix(" &&")
+    done = subprocess.run(["bash", "-c", typed], cwd=folder, capture_output=True, text=True, check=True)
+    assert "it is preset" in done.stderr
+    assert (folder / "build/CMakeCache.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"configurePresets": [1, {}, {"name": 2}]}', '{"configurePresets": {}}']
+)
+def test_presets_that_are_none(tmp_path: Path, text: str) -> None:
+    folder = repository(tmp_path, {"CMakeLists.txt": "project(p NONE)\n", "CMakePresets.json": text})
+    assert first_job(folder).steps[0].run.startswith("cmake -S . -B build")
+
+
 def test_a_program_does_not_need_the_arguments_of_one_that_makes_its_sources(tmp_path: Path) -> None:
     usage = 'int main(int argc, char **argv) { if (argc < 2) { puts("usage: text FILE\\n"); return 1; } }\n'
     makefile = "all: app\napp: app.cpp app.inc\n\tc++ -o $@ $<\napp.inc: text\n\t./text app.txt > $@\n"
