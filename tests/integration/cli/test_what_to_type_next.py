@@ -57,6 +57,7 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("run two --on local --set KIND=othr --steps build --dry-run", 0, []),
         ("run", 2, ["missing argument 'JOB'", "fcctl jobs ls"]),
         ("cost plan", 2, ["missing argument 'JOB'", "fcctl jobs ls"]),
+        ("cost plan one --on ssh:gpu-box", 0, ["no price: usd_per_hour of the target sets one", "20 min 00 s\n"]),
         ("hosts ssh", 2, ["missing argument 'TARGET'", "fcctl hosts ls"]),
         ("results export", 2, ["missing argument 'RUN...'", "fcctl results ls"]),
         ("run one --on local --set N=1", 2, ["no env variable of this name", "in the job's file: env: {N: VALUE}"]),
