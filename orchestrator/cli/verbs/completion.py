@@ -68,10 +68,11 @@ def _install(cli: Cli) -> None:
     path = home / _PLACES[shell]
     make_folders(path.parent)
     write_atomic(path.parent, path.name, _script(shell).encode())
-    written, rc = [path], home / ".zshrc"
-    if shell == "zsh" and ".zfunc" not in (rc.read_text(errors="replace") if rc.is_file() else ""):
+    written, rc = [path], Path(cli.environ.get("ZDOTDIR") or home) / ".zshrc"
+    before = rc.read_text(errors="replace") if shell == "zsh" and rc.is_file() else ""
+    if shell == "zsh" and ".zfunc" not in before:
         with rc.open("a") as stream:
-            stream.write(_ZSHRC)
+            stream.write(_ZSHRC if before.endswith("\n") or not before else f"\n{_ZSHRC}")
         written.append(rc)
     if not cli.show({"shell": shell, "written": written}):
         for one in written:

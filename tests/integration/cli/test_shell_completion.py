@@ -140,3 +140,14 @@ def test_install_writes_the_script_where_the_shell_looks(fcctl: Fcctl, tmp_path:
     assert rc.is_file() == shell.endswith("zsh")
     assert not rc.is_file() or rc.read_text().count(".zfunc") == 1
     assert fcctl("completion", "install", cwd=tmp_path, env={**env, "SHELL": "/bin/csh"}).code == 2
+
+
+@pytest.mark.parametrize("folder", ["", "zsh"])
+def test_install_adds_a_line_of_its_own_to_the_zshrc_that_zsh_reads(fcctl: Fcctl, tmp_path: Path, folder: str) -> None:
+    rc = tmp_path / folder / ".zshrc"
+    rc.parent.mkdir(exist_ok=True)
+    rc.write_text("export A=1")  # without an end of line
+    env = {"HOME": str(tmp_path), "SHELL": "/bin/zsh", **({"ZDOTDIR": str(rc.parent)} if folder else {})}
+    assert fcctl("completion", "install", cwd=tmp_path, env=env).code == 0
+    first, second = rc.read_text().splitlines()
+    assert (first, second.partition("=")[0]) == ("export A=1", "fpath")
