@@ -217,7 +217,10 @@ def validate(cli: Cli, names: tuple[str, ...]) -> int:
 
 
 def _path(workspace: Workspace, name: str) -> Path:
-    return Path(name).absolute() if name.endswith((".yaml", ".yml")) or "/" in name else workspace.jobs.path(name)
+    if not name.endswith((".yaml", ".yml")) and "/" not in name:
+        return workspace.jobs.path(name)
+    places = (Path.cwd(), workspace.root, workspace.jobs.folder)  # as `fcctl run` looks for it
+    return next((place / name for place in places if (place / name).is_file()), Path(name).absolute())
 
 
 def _row(workspace: Workspace, name: str) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("run two --on local --set KIND=othr --steps build --dry-run", 0, []),
         ("run", 2, ["missing argument 'JOB'", "fcctl jobs ls"]),
         ("cost plan", 2, ["missing argument 'JOB'", "fcctl jobs ls"]),
+        ("jobs validate one.yaml", 0, ["1 of 1 jobs are valid"]),
+        ("jobs validate onee.yaml", 7, ["onee.yaml does not exist", "fcctl jobs ls"]),
         ("cost plan one --on ssh:gpu-box", 0, ["no price: usd_per_hour of the target sets one", "20 min 00 s\n"]),
         ("hosts ssh", 2, ["missing argument 'TARGET'", "fcctl hosts ls"]),
         ("results export", 2, ["missing argument 'RUN...'", "fcctl results ls"]),
@@ -76,6 +78,12 @@ def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[s
     assert done.code == code, done.err
     assert [said for said in says if said not in done.out + done.err] == []
     assert not (folder / "x.foo").exists()
+
+
+def test_a_job_is_named_by_its_path_in_another_workspace(folder: Path) -> None:
+    for name in ("jobs/one.yaml", "one.yaml"):
+        done = run_fcctl("-C", str(folder), "jobs", "validate", name, cwd=folder.parent)
+        assert done.code == 0, done.err
 
 
 def test_a_run_that_never_reached_its_machine_keeps_the_cure(folder: Path) -> None:
