@@ -36,6 +36,7 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
     Looks for a Makefile, CMakeLists.txt, Python package, justfile, meson.build, Bazel, Cargo or Julia, tests,
     benchmarks, scripts and .cu files. Does not overwrite files.
     """
+    from fcctl_remote.probe import gpu
     from orchestrator.workspace import init as workflow
 
     if example is not None and host is not None:
@@ -57,6 +58,9 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
         return
     on = "gpu" if host else "local"
     job = done.jobs[0] if len(done.jobs) == 1 else "JOB"
+    if not host and not gpu.visible():
+        on = "gpu"
+        cd += "uncomment [targets.gpu] in fcctl.toml and write its host (this computer has no GPU), then: "
     cli.note(f"next: {cd}fcctl doctor --on {on}, then: fcctl run {job} --on {on}")
 
 

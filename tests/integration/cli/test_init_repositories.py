@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import readers
+from fcctl_remote.probe import gpu
 from orchestrator.base.errors import ConflictError, NotFoundError
+from orchestrator.cli.main import main
 from orchestrator.runs.job.job import Job
 from orchestrator.workspace.init import init, init_example
 from orchestrator.workspace.workspace import Workspace, find_workspace
@@ -989,6 +991,19 @@ def test_no_folder(tmp_path: Path) -> None:
         init(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_what_comes_next_without_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_gpu: bool
+) -> None:
+    monkeypatch.setattr(gpu, "visible", lambda: has_gpu)
+    assert main(["init", str(repository(tmp_path / "a", CASES["make"][1]))]) == 0
+    told = capsys.readouterr().err
+    assert ("fcctl doctor --on local, then: fcctl run first --on local" in told) == has_gpu
+    assert (
+        "uncomment [targets.gpu] in fcctl.toml and write its host (this computer has no GPU), then: " in told
+    ) != has_gpu
+
+
 def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     repository(tmp_path, CASES["make"][1])
     done = fcctl("init", "--host", "gpu-box", cwd=tmp_path)
@@ -999,7 +1014,7 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
     assert fcctl("init", cwd=tmp_path).code == 8
     repository(tmp_path, {"a part/a.cu": KERNEL})
-    assert "next: cd 'a part', then: fcctl doctor" in fcctl("init", "a part", cwd=tmp_path).err
+    assert "next: cd 'a part', then: " in fcctl("init", "a part", cwd=tmp_path).err
     assert "hint:  mkdir -p '" in fcctl("init", "no part", cwd=tmp_path).err
     assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
     again = fcctl("init", "--force", "--json", cwd=tmp_path).json
