@@ -24,13 +24,14 @@ _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _MAX_PROJECTS = 100
 #: Their scripts are run from the folder above them.
 _NO_PROJECTS = {"bench", "benchmark", "benchmarks", "scripts", "test", "tests"}
+_JOBS = "jobs"
 #: Runs are data of this machine.
 _RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.sqlite*\n"
 _REACHED = "# Your GPU machine. To check whether fcctl can reach it: fcctl doctor --on gpu"
 _NO_HOST = "# A GPU machine reached over SSH: uncomment these lines and set your host."
 
 
-def _config_text(name: str, host: str | None) -> str:
+def _config_text(name: str, host: str | None, jobs: str) -> str:
     """A commented fcctl.toml for a project called ``name``; with ``host``, an ssh target ``gpu`` that reaches it."""
     mark = "" if host else "# "
     return f"""\
@@ -38,7 +39,7 @@ def _config_text(name: str, host: str | None) -> str:
 
 [project]
 name = "{name}"            # name of the source folder on the GPU machine
-# jobs = "jobs"             # folder of the job files
+{"# " if jobs == _JOBS else ""}jobs = "{jobs}"             # folder of the job files
 # results = "results"       # folder of the collected results
 
 # The target "local" is this computer and always exists: fcctl run first --on local
@@ -72,6 +73,7 @@ class Written:
     kept: list[Path] = field(default_factory=list)
     backups: list[Path] = field(default_factory=list)
     jobs: list[str] = field(default_factory=lambda: ["first"])
+    jobs_folder: str = _JOBS
     name: str | None = None
     empty: bool = False  # nothing to build or run was found
     #: The top of the git repository, if the workspace is a part of it.
@@ -156,13 +158,20 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     projects = _projects(done.root)
     done.jobs = list(projects) or done.jobs
     done.name = slug(done.root.resolve().name)[:48].strip("-")
-    _write(done, done.root / "fcctl.toml", _config_text(done.name, host), replace=force)
+    done.jobs_folder = _jobs_folder(done.root)
+    _write(done, done.root / "fcctl.toml", _config_text(done.name, host, done.jobs_folder), replace=force)
     for job in done.jobs:
         place = projects.get(job)
         text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
         done.empty = place is None and starter.NOTHING in text
-        _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
+        _write(done, done.root / done.jobs_folder / f"{job}.yaml", text, replace=force)
     _write(done, done.root / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
+
+
+def _jobs_folder(root: Path) -> str:
+    """Another name for it if the folder ``jobs`` has YAML of another program."""
+    texts = map(read_text, (root / _JOBS).glob("*.yaml"))
+    return _JOBS if all(re.search(r"^job[ \t]*:", text, re.MULTILINE) for text in texts) else "fcctl-jobs"
 
 
 def _empty_submodules(folder: Path) -> Iterator[str]:

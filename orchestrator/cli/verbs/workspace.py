@@ -78,7 +78,7 @@ def _print_written(cli: Cli, done: Written, example: bool) -> None:
     if done.empty:
         cli.note(
             f"nothing to build or run was found, so the job prints the machine's name: write your commands into"
-            f" jobs/{done.jobs[0]}.yaml, which has the command for notebooks, if there are any"
+            f" {done.jobs_folder}/{done.jobs[0]}.yaml, which has the command for notebooks, if there are any"
         )
     if done.name and done.name != done.root.name:
         cli.note(f"the project name is '{done.name}'; to change it, edit [project] name in fcctl.toml")

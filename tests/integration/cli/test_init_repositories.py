@@ -991,6 +991,16 @@ def test_no_folder(tmp_path: Path) -> None:
         init(tmp_path / "nowhere")
 
 
+def test_a_folder_jobs_of_another_program_is_left_alone(fcctl: Fcctl, tmp_path: Path) -> None:
+    repository(tmp_path, {"jobs/train.yaml": "apiVersion: batch/v1\nkind: Job\n", "tests/test_a.py": ""})
+    done = fcctl("init", cwd=tmp_path)
+    assert done.out == "wrote  fcctl.toml\nwrote  fcctl-jobs/first.yaml\nwrote  results/.gitignore\n"
+    assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["train.yaml"]
+    assert fcctl("init", "--force", cwd=tmp_path).code == 0
+    assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
+
+
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_what_comes_next_without_a_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_gpu: bool
