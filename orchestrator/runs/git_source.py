@@ -22,7 +22,6 @@ from fcctl_remote.wire import TreeEntry
 from orchestrator.base.errors import ConfigError
 from orchestrator.base.files import user_folder, write_atomic
 from orchestrator.base.git import SAFE, git_environment, without_own_filters
-from orchestrator.base.installation import install_command
 from orchestrator.base.safe_paths import folded, ignores_case, open_plain
 from orchestrator.runs.source import Source, SourceHashes
 
@@ -220,6 +219,8 @@ def _refuse_unread_rules(listing: _Listing) -> None:
     own = {f"{dirname(path)}/.gitignore" for path in listing.own}
     rules = sorted(path for path in listing.paths - own if basename(path) == ".gitignore")
     if rules:
+        from orchestrator.base.installation import install_command
+
         raise ConfigError(
             f"cannot read {_shown(rules[0])}: git is not installed",
             cause="fcctl would send the files that it leaves out",
