@@ -105,6 +105,9 @@ class LinkProxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._pairs.append((near, far))
+            if self._closed:  # since it was accepted: nobody else closes it
+                self.reset()
+                return
             for source, sink, way in ((near, far, "up"), (far, near, "down")):
                 threading.Thread(target=self._relay, args=(source, sink, way), daemon=True).start()
 

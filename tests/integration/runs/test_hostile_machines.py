@@ -108,6 +108,7 @@ def test_one_run_that_cannot_be_read_hides_no_other(workspace: Workspace) -> Non
     for _ in range(2):
         workspace.fcctl("run", "long", "--on", "here", "--detach")
     bad, good = workspace.active()
+    wait_for(lambda: [run["state"] for run in workspace.json("ps")["runs"]] == ["running"] * 2)
     journal = workspace.root / "results/active" / bad / "journal.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     lines[-1]["data"] = {"deadline": 1e300, "started": "x", "action": [], "status": {}, "instance_id": None}
