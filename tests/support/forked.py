@@ -196,12 +196,14 @@ def _import_what_commands_import(more: Sequence[str]) -> None:
 
     import orchestrator
     import tests.support.killed_fcctl  # noqa: F401 - for the children
+    from tests.support import patience
 
     for name in (*ALWAYS_USED, *more):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."):
         with contextlib.suppress(ImportError):  # of what is not installed
             importlib.import_module(module.name)
+    patience.be_patient()
     _build_validators()
 
 
