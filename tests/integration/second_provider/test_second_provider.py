@@ -17,6 +17,7 @@ from orchestrator.emulator.emulator import Emulator
 from orchestrator.machines import targets
 from orchestrator.providers import registry
 from tests.integration.second_provider.rental import EXPIRES, Rental, RentalCheckup, RentalClient, RentalTarget
+from tests.support.midday import midday_zone
 from tests.support.workspace import Workspace
 
 RATE = 3.6  # dollars an hour: a tenth of a cent a second
@@ -38,7 +39,7 @@ class RentalWorkspace(Workspace):
         }  # fmt: skip
         with (folder / "fcctl.toml").open("a") as file:
             file.write("\n[targets.r]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
-            file.write(f"\n[budget]\n{caps}\n")
+            file.write(f'\n[budget]\ntimezone = "{midday_zone()}"\n{caps}\n')
         self.job("hello", HELLO)
 
     def type(self, *args: str, check: int = 0) -> tuple[str, str]:
