@@ -116,7 +116,7 @@ def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wa
                     yield piece
                     read[piece.step] += len(piece.data)
             return
-    except HostError:
+    except (HostError, RunNotFinished):
         if not is_collected():
             raise
     for step, offset in read.items():

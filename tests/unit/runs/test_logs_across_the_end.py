@@ -175,3 +175,18 @@ def test_a_step_on_this_computer_whose_files_are_collected_and_deleted_there_whi
     session.watch = gone
     services.hosts = SimpleNamespace(connect=lambda _target: session)
     assert [piece.data for piece in read_logs(services, RUN, "a", wait=False)] == [LOG[:4], LOG[4:]]
+
+
+def test_a_run_that_its_host_has_no_more_since_it_is_complete(folder: Path) -> None:
+    world = World(folder, ["sync", "submit", "submitted"], gone_after=9)
+    services = world.services()
+    session = world.connect(None)
+
+    def status(_ids: object) -> list[object]:
+        services.store.is_complete = lambda _run: True  # by another fcctl, which deleted it there
+        services.store.active = list
+        return []
+
+    session.status = status
+    services.hosts = SimpleNamespace(connect=lambda _target: session)
+    assert [piece.data for piece in read_logs(services, RUN, None, wait=True)] == [LOG]
