@@ -23,7 +23,6 @@ from tests import again, durations
 from tests.support import forked, host_program, scratch
 from tests.support.hook import Hook, listening
 from tests.support.link import LinkProxy
-from tests.support.patience import be_patient
 from tests.support.sshd import LoopbackSshd, end_processes_of
 from tests.support.workers import pytest_addoption, pytest_cmdline_main, pytest_runtestloop  # noqa: F401 - hooks
 from tests.support.workspace import end_started
@@ -65,7 +64,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # The size of the terminal that the tests are started from (readline exports it) is not that of theirs.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
-    be_patient()
     scratch.use()
     host_program.on_emulated_disks()
     os.umask(0o022)  # nor who may read their files

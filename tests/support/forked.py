@@ -195,15 +195,14 @@ def _import_what_commands_import(more: Sequence[str]) -> None:
     import pkgutil
 
     import orchestrator
-    import tests.support.killed_fcctl  # noqa: F401 - for the children
-    from tests.support import patience
+    import tests.support.killed_fcctl
+    import tests.support.patience  # noqa: F401 - for the children
 
     for name in (*ALWAYS_USED, *more):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."):
         with contextlib.suppress(ImportError):  # of what is not installed
             importlib.import_module(module.name)
-    patience.be_patient()
     _build_validators()
 
 
@@ -307,7 +306,7 @@ class RemoteClock:
 def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
     from orchestrator import app
     from orchestrator.cli import entry
-    from tests.support import killed_fcctl
+    from tests.support import killed_fcctl, patience
 
     try:
         signal.set_wakeup_fd(-1)
@@ -326,6 +325,7 @@ def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
         if asked["clock"]:
             clock = RemoteClock(asked["clock"])
             app.SystemClock = lambda: clock  # type: ignore[assignment,misc]
+        patience.be_patient()
         entry.entry()
     finally:
         os._exit(70)  # entry() does not come back

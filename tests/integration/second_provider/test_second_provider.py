@@ -18,6 +18,7 @@ from orchestrator.machines import targets
 from orchestrator.providers import registry
 from tests.integration.second_provider.rental import EXPIRES, Rental, RentalCheckup, RentalClient, RentalTarget
 from tests.support.midday import midday_zone
+from tests.support.patience import patient
 from tests.support.workspace import Workspace
 
 RATE = 3.6  # dollars an hour: a tenth of a cent a second
@@ -44,7 +45,7 @@ class RentalWorkspace(Workspace):
 
     def type(self, *args: str, check: int = 0) -> tuple[str, str]:
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with patient(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(["-C", str(self.root), *args])
         assert code == check, f"{args}: {code}\n{out.getvalue()}\n{err.getvalue()}"
         return out.getvalue(), err.getvalue()
