@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fcctl_remote import gates, wire
 from orchestrator.base import clock
 from orchestrator.base import run_id as ids
-from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
+from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, RunNotFound, UsageError
 from orchestrator.base.journal import LOOK_S
 from orchestrator.base.json_text import Budget
 from orchestrator.base.sanitize import part
@@ -58,7 +58,13 @@ def resume_run(
         raise ConflictError(f"run {run_id} only compiled for run {helped}", hint="start a new run")
     _check_last(services, run_id, str(part(plan, "plan", "job")))
     resume = _Resume(services, run_id, agree, price, timeout_s)
-    begun = None if services.store.is_complete(run_id) else resume.from_disk()
+    begun: _Begun | None = None
+    try:
+        if not services.store.is_complete(run_id):
+            begun = resume.from_disk()
+    except RunNotFound:
+        if not services.store.is_complete(run_id):
+            raise  # else another fcctl, `ps` for instance, has just collected it
     later, link, active = begun or resume.from_home()
     return collect_and_finish(later, link, active, detach=detach)
 

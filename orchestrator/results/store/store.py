@@ -124,8 +124,9 @@ class FileStore:
     def journal_of(self, run_id: str) -> list[JournalEntry]:
         """A run's journal, active or complete, without claiming it; empty if there is no such run."""
         places = self._places(run_id)
-        folder = places.active if places.active.is_dir() else places.final
-        return FileJournal(folder / JOURNAL, self._clock).entries()
+        # Its owner may complete it meanwhile: the final folder is there before the active one goes.
+        active = FileJournal(places.active / JOURNAL, self._clock).entries()
+        return active or FileJournal(places.final / JOURNAL, self._clock).entries()
 
     def add_pending_release(self, run_id: str, entry: dict[str, Any]) -> None:
         """Record that the release of a machine that ``run_id`` started is pending."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import DiskError, FcctlError, HostError
+from orchestrator.base.errors import DiskError, FcctlError, HostError, LinkLost
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
@@ -176,12 +176,24 @@ class Releaser:
                 return neighbour.run_id
         if not self._lease.acquired():
             return None
-        try:
-            found = self._lease.host.session().status(None)
-        except HostError:
+        found = self._runs_there()
+        if found is None:
             return None
         self._known_there = {own, *(r.run_id for r in found)}
         return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
+
+    def _runs_there(self) -> list[wire.RunSummary] | None:
+        """The runs that the machine lists; None if it does not answer. Asked again over a new connection if this one
+        has broken: another computer's run must not be stopped for that."""
+        host = self._lease.host
+        try:
+            try:
+                return host.session().status(None)
+            except LinkLost:
+                host.close()
+                return host.session().status(None)
+        except HostError:
+            return None
 
     def _in_use_by(self, machine: Machine) -> str | None:
         run_id, entries = self._run_id, self._lease.entries()

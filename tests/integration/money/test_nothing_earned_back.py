@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.midday import midday_zone
 from tests.support.tiers import sampled
 
 START = ("session", "start", "--on", "l4", "--budget", "1")
@@ -30,7 +31,7 @@ def workspace(cloud: Emulator, tmp_path: Path, private_home: Path) -> CloudWorks
     name = f"vm-{next(_NUMBERS)}"
     made = CloudWorkspace(tmp_path / "ws", private_home, cloud, instance=name, disk_usd_per_gib_month=0.0)
     with (made.root / "fcctl.toml").open("a") as config:
-        config.write("per_day_usd = 3.0\n")
+        config.write(f'per_day_usd = 3.0\ntimezone = "{midday_zone()}"\n')
     made.job("hello", HELLO)
     return made
 

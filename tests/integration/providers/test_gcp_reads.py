@@ -151,7 +151,7 @@ def test_threads_share_it(world: Worlds) -> None:
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(fresh.machine, ZONE, "vm") for _ in range(16)]
         asked += [pool.submit(fresh.operations, ZONE, "vm") for _ in range(4)]  # type: ignore[arg-type]
-        answers = [one.result(60) for one in asked]
+        answers = [one.result(240) for one in asked]
     assert answers[:16] == [made] * 16
 
 

@@ -6,10 +6,12 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.app import SystemClock
+from orchestrator.base import journal
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.results.store.store import FileStore
@@ -318,3 +320,21 @@ def test_a_store_that_is_not_there_is_empty(store: FileStore) -> None:
     assert store.active() == []
     assert store.rows() == []
     assert not store.is_complete(make_id())
+
+
+def test_the_journal_of_a_run_that_is_completed_while_it_is_read(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its cost would be settled as that of a run without a machine."""
+    run = begin(store)
+    run.journal.append("acquired", zone="z")
+    read = journal._read
+
+    def late(path: Path) -> Any:
+        if run.run_id in store.active():
+            run.complete(make_record(run.run_id))
+        return read(path)
+
+    monkeypatch.setattr(journal, "_read", late)
+    assert [entry.kind for entry in store.journal_of(run.run_id)] == ["acquired"]
+    assert store.journal_of(make_id()) == []

@@ -384,7 +384,7 @@ def test_what_a_git_that_hangs_has_started_is_not_waited_for(monkeypatch: pytest
 def _bounded(communicate: Any) -> Any:
     """In place of a wait for ever, which would end no test."""
 
-    def within(self: Any, *words: Any, timeout: float = 3.0) -> Any:
+    def within(self: Any, *words: Any, timeout: float = 60.0) -> Any:
         return communicate(self, *words, timeout=timeout)
 
     return within

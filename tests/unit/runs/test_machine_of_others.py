@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault, HostUnusable
+from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_within
 from orchestrator.runs.machine.release import Releaser
@@ -134,3 +134,31 @@ def test_a_run_that_has_found_the_machine_on_and_is_not_there_yet_is_left_it(lea
     assert releaser._waiting_run(lease.machine) is None, "the machine has not said which runs it knows"
     assert releaser._user_of_it() is None
     assert releaser._waiting_run(lease.machine) == coming
+
+
+@pytest.mark.parametrize(
+    ("answers", "user"),
+    [
+        (["running"], OTHER),
+        (["passed"], None),
+        ([LinkLost("the connection broke"), "running"], OTHER),
+        ([LinkLost("the connection broke"), LinkLost("it broke again")], None),
+        ([HostUnreachable("vm is off", reason="port")], None),
+    ],
+    ids=["runs", "over", "broken link", "broken twice", "off"],
+)
+def test_a_run_of_another_computer_is_seen_over_a_new_connection_if_this_one_is_broken(
+    answers: list[Any], user: str | None
+) -> None:
+    """A laptop that slept since, for instance."""
+    lease, left = Lease(turned_on=True), [*answers]
+
+    def status(_: object) -> list[wire.RunSummary]:
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return [wire.RunSummary(OTHER, "j", answer, NOW)]
+
+    lease.host = SimpleNamespace(session=lambda: SimpleNamespace(status=status), close=lambda: None)
+    assert lease.releaser._user_of_it() == user
+    assert left == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault, LinkLost
+from orchestrator.base.errors import HostFault, LinkLost, RunNotFound
 from orchestrator.results.store.intake import FolderIntake, Limits
 from orchestrator.runs.transfer import KEPT_ON_HOST, LOW_BYTES, amount, collect, delete_old_runs, follow, make_room
 
@@ -212,6 +212,19 @@ def test_a_run_that_the_host_needs_yet_keeps_no_other_one_there() -> None:
         deleted.append(run_id)
 
     session.forget = forget
+    assert (delete_old_runs(services, link, 0), deleted, notes) == (2, ["r6", "r4"], [])
+
+
+def test_a_run_that_cannot_be_read_here_keeps_no_other_one_there() -> None:
+    """Its record is damaged; or it is deleted here at this moment."""
+    link, services, deleted, notes = host_with(*((f"r{n}", "passed") for n in range(4, 7)))
+
+    def get(run_id: str) -> SimpleNamespace:
+        if run_id == "r5":
+            raise RunNotFound("this workspace has no run r5")
+        return SimpleNamespace(omitted=[])
+
+    services.store.get = get
     assert (delete_old_runs(services, link, 0), deleted, notes) == (2, ["r6", "r4"], [])
 
 
