@@ -173,20 +173,25 @@ class GcpCloud:
         return change
 
     def _check_max_run(self, machine: Machine, seconds: int, *, done: bool) -> None:
-        now = self.machine(machine.zone, machine.name)
+        until = self._clock.monotonic() + (STALE_S if done else 0.0)
+        while (now := self.machine(machine.zone, machine.name)) is not None:
+            if (now.max_run_s, now.termination_action) == (seconds, "STOP"):
+                return
+            if self._clock.monotonic() >= until:
+                break
+            self._clock.sleep(AGAIN_S)  # reads may be behind the change
         if now is None:
             raise NotFoundError(
                 f"{machine.name} disappeared while fcctl set its time limit", hint="see the machines: fcctl hosts ls"
             )
-        if (now.max_run_s, now.termination_action) != (seconds, "STOP"):
-            raise CloudError(
-                f"the cloud did not store the time limit of {machine.name}, so fcctl does not start it",
-                cause=f"fcctl set {seconds} s, then STOP; the cloud shows "
-                + (f"{now.max_run_s} s, then {now.termination_action}" if now.max_run_s else "nothing")
-                + ("" if done else f"; the change was not finished after {CHANGE_TIMEOUT_S:.0f} s"),
-                hint="run the command again; if this repeats, see the state of the service: "
-                "https://status.cloud.google.com",
-            )
+        raise CloudError(
+            f"the cloud did not store the time limit of {machine.name}, so fcctl does not start it",
+            cause=f"fcctl set {seconds} s, then STOP; the cloud shows "
+            + (f"{now.max_run_s} s, then {now.termination_action}" if now.max_run_s else "nothing")
+            + ("" if done else f"; the change was not finished after {CHANGE_TIMEOUT_S:.0f} s"),
+            hint="run the command again; if this repeats, see the state of the service: "
+            "https://status.cloud.google.com",
+        )
 
     def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
         body = {"labels": {**machine.labels, **labels}, "label_fingerprint": machine.label_fingerprint}

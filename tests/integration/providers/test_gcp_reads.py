@@ -308,6 +308,17 @@ def test_a_deadline_that_does_not_hold_is_an_error(world: Worlds, monkeypatch: p
     assert error.value.cause == "fcctl set 600 s, then STOP; the cloud shows 3600 s, then STOP"
 
 
+def test_a_read_that_is_behind_the_change_of_the_deadline_is_repeated(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+    machine, read, until = here.stopped(), here.cloud._read_instance, here.clock.now() + 10
+    before = read(ZONE, "vm")
+    monkeypatch.setattr(here.cloud, "_read_instance", lambda *at: before if here.clock.now() < until else read(*at))
+    assert here.cloud.set_max_run(machine, 600, rid()).refusal is None
+    assert here.get().max_run_s == 600
+
+
 def test_a_deadline_that_takes_too_long_is_an_error(world: Worlds) -> None:
     here = world()
     machine = here.stopped()
