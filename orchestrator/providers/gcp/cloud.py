@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import CloudError, NotFoundError
+from orchestrator.base.errors import CloudError, FcctlError, NotFoundError
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
     STALE_S,
@@ -331,11 +331,13 @@ class GcpCloud:
         """The operation of an earlier request with this id whose reply was lost.
 
         A service may refuse the second one, for the id was used or the world has changed by the first (the machine is
-        there, is gone, has another fingerprint), where it could have repeated its first answer.
+        there, is gone, has another fingerprint), where it could have repeated its first answer. None also if operations
+        cannot be listed: the caller reads the machine then.
         """
-        for raw in self._history(zone, target):
-            if raw.client_operation_id.lower() == request_id.lower():
-                return messages.operation(raw)
+        with suppress(FcctlError):
+            for raw in self._history(zone, target):
+                if raw.client_operation_id.lower() == request_id.lower():
+                    return messages.operation(raw)
         return None
 
     def _history(self, zone: str, target: str) -> list[Any]:
