@@ -106,6 +106,9 @@ def test_a_machine_that_runs_may_lack_the_time_of_its_start(status: str, since: 
     machine = messages.machine(given, "p")
     assert machine.started == since
     assert machine.deadline == (3660.0 if status == "RUNNING" else None)
+    given.last_stop_timestamp = "1970-01-03T00:00:00Z"  # it was started again since
+    again = messages.machine(given, "p")
+    assert (again.started, again.deadline) == ((172800.0, 172860.0) if status == "RUNNING" else (None, None))
 
 
 def test_a_machine_without_an_address_for_the_world(world: Worlds) -> None:
