@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.base.errors import CloudError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.emulator.clock import parse_timestamp
 from orchestrator.hosts.audit import audit
@@ -191,6 +193,19 @@ def test_it_is_stopped(played: Episode, is_known: bool) -> None:
     wanted = ReleaseRequest(ZONE, the_machine(played).id if is_known else None)
     (done,) = release(services(played), played.here.target, [wanted], "stop", lambda *_, **__: None)
     assert (done.how, the_machine(played).status) == ("stopped", "TERMINATED")
+
+
+@pytest.mark.parametrize("times", [1, 3, 4])
+def test_a_stop_that_was_accepted_and_then_failed_is_requested_again(played: Episode, times: int) -> None:
+    """Whatever the cloud calls it: what is not stopped costs."""
+    unknown = {"operation": {"code": "NOBODY_KNOWS_THIS", "http": None}}
+    played.cloud.faults.add(action="instances.stop", nth=f"1-{times}", do=unknown)
+    began, target, request = played.world.now, played.here.target, ReleaseRequest(ZONE, the_machine(played).id)
+    ends = pytest.raises(CloudError, match="NOBODY_KNOWS_THIS") if times > 3 else nullcontext()
+    with ends:
+        release(services(played), target, [request], "stop", lambda *_, **__: None)
+    assert the_machine(played).status == ("RUNNING" if times > 3 else "TERMINATED")
+    assert played.world.now - began < 120
 
 
 def test_its_owner_does_not_take_it_for_stopped(played: Episode) -> None:

@@ -33,6 +33,8 @@ POLL_S = 1.0
 PENDING_POLL_S = 5.0
 #: The interval between requests after a transient refusal, seconds.
 AGAIN_S = 5.0
+#: How many stops that the cloud accepted may fail, whatever it calls that, before one is an error.
+MOST_FAILED = 3
 #: The interval between looks for it, seconds.
 ARRIVAL_POLL_S = 2.0
 
@@ -178,6 +180,7 @@ class _Release:
         self._used_by = used_by
         self._cloud: Cloud = parts.clouds.open(target)
         self._changes = Changes(self._cloud, parts.clock, log, target.instance)
+        self._failed = 0
 
     def release(self, request: ReleaseRequest, machine: Machine | None) -> Released:
         if machine is None:
@@ -280,8 +283,10 @@ class _Release:
 
     def _request_stop(self, machine: Machine, limit_s: float) -> None:
         operation = self._changes.make("stop", machine.zone, partial(self._cloud.stop, machine), limit_s)
-        _raise_if_fatal(self._target, machine, operation)
+        if not operation.name or self._failed >= MOST_FAILED:
+            _raise_if_fatal(self._target, machine, operation)
         if operation.refusal is not None:
+            self._failed += 1
             self._clock.sleep(AGAIN_S)
             return
         book, known = self._parts.book, self._parts.book.known(machine.project, machine.name)
