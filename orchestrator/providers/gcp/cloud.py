@@ -68,6 +68,8 @@ class GcpCloud:
         request = "AggregatedListInstancesRequest"
         for _, scoped in messages.scopes(self._api, "Instances", request, "instances", unreachable, filter=wanted):
             machines += [messages.machine(raw, self.project) for raw in scoped.instances]
+        # A service that does not know the filter lists machines of others, too.
+        machines = [m for m in machines if all(k in m.labels and v in (None, m.labels[k]) for k, v in labels.items())]
         return sorted(machines, key=lambda one: (one.name, one.zone)), sorted(unreachable)
 
     def operations(self, zone: str, name: str) -> list[Operation]:

@@ -111,6 +111,21 @@ def test_a_machine_that_runs_may_lack_the_time_of_its_start(status: str, since: 
     assert (again.started, again.deadline) == ((172800.0, 172860.0) if status == "RUNNING" else (None, None))
 
 
+def test_a_list_that_leaves_the_filter_out_of_account_adds_no_machine_of_others(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+    here.made()
+    here.made("theirs", labels={})
+    listed = messages.scopes
+    monkeypatch.setattr(messages, "scopes", lambda *args, **fields: listed(*args, **{**fields, "filter": ""}))
+    cases: tuple[tuple[dict[str, str | None], list[str]], ...] = (
+        ({"fcctl": None}, ["vm"]), ({"fcctl": "x"}, ["vm"]), ({"fcctl": "y"}, []), ({}, ["theirs", "vm"]),
+    )  # fmt: skip
+    for labels, found in cases:
+        assert [one.name for one in here.cloud.machines(labels)[0]] == found
+
+
 def test_a_machine_without_an_address_for_the_world(world: Worlds) -> None:
     here = world()
     machine = here.made(iap=True, service_account="sa@proj-one.iam.gserviceaccount.com")
