@@ -99,6 +99,7 @@ _STATES: Mapping[str, OperationState] = {"PENDING": "PENDING", "RUNNING": "RUNNI
 def operation(raw: Any) -> Operation:
     """An ``Operation``. A DONE one has failed if it names an error, whatever its HTTP status says or leaves out."""
     state = _STATES.get(getattr(raw.status, "name", str(raw.status)), "RUNNING")
+    started = moment(raw.start_time) or moment(raw.insert_time)
     return Operation(
         name=raw.name,
         zone=last(raw.zone) or None,
@@ -106,8 +107,8 @@ def operation(raw: Any) -> Operation:
         target=last(raw.target_link),
         state=state,
         refusal=_refusal(raw) if state == "DONE" else None,
-        started=moment(raw.start_time) or moment(raw.insert_time),
-        finished=moment(raw.end_time),
+        started=started,
+        finished=moment(raw.end_time) or (started if state == "DONE" else None),
         target_id=str(int(raw.target_id) or ""),
         collection=last(raw.target_link.rstrip("/").rpartition("/")[0]),  # .../zones/us-west1-c/instances/vm
         user=str(raw.user)[:200],

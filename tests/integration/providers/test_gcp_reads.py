@@ -247,6 +247,17 @@ def test_an_operation_that_nothing_is_heard_of(world: Worlds) -> None:
     assert error.value.hint
 
 
+@pytest.mark.parametrize(("status", "finished"), [("DONE", 60.0), ("RUNNING", None)])
+def test_an_operation_that_is_done_may_lack_the_time_of_its_end(status: str, finished: float | None) -> None:
+    """It ended the machine all the same, no earlier than it began."""
+    from google.cloud import compute_v1 as compute
+
+    given = compute.Operation(name="op", status=status, operation_type="stop", start_time="1970-01-01T00:01:00Z")
+    assert messages.operation(given).finished == finished
+    given.end_time = "1970-01-01T00:02:00Z"
+    assert messages.operation(given).finished == 120.0
+
+
 def test_an_operation_the_cloud_has_forgotten(world: Worlds) -> None:
     here = world()
     operation = here.cloud.stop(here.made(), rid())
