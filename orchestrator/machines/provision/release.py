@@ -282,6 +282,7 @@ class _Release:
         return _released("stopped", now, stopped)
 
     def _request_stop(self, machine: Machine, limit_s: float) -> None:
+        self._remember(machine)
         operation = self._changes.make("stop", machine.zone, partial(self._cloud.stop, machine), limit_s)
         if not operation.name or self._failed >= MOST_FAILED:
             _raise_if_fatal(self._target, machine, operation)
@@ -289,14 +290,21 @@ class _Release:
             self._failed += 1
             self._clock.sleep(AGAIN_S)
             return
+        self._remember(machine, our_stop=operation.name)
+
+    def _remember(self, machine: Machine, our_stop: str | None = None) -> None:
+        """Without its deadline, nobody takes the machine, which still answers for a moment, without asking the cloud;
+        its host keys are kept."""
         book, known = self._parts.book, self._parts.book.known(machine.project, machine.name)
-        if known is not None:  # keeps its host keys
+        if known is not None:
             with suppress(FcctlError):  # on a full disk the next login fails once
-                book.remember(replace(known, deadline=None, our_stop=operation.name), instead_of=known)
+                stop = known.our_stop if our_stop is None else our_stop
+                book.remember(replace(known, deadline=None, our_stop=stop), instead_of=known)
 
     def _delete(self, machine: Machine) -> Released:
         deadline = self._clock.monotonic() + STOP_LIMIT_S
         self._show(f"deleting {machine.name}")
+        self._remember(machine)
         operation = self._request_deletion(machine)
         while (seen := self._cloud.machine(machine.zone, machine.name)) is not None and seen.id == machine.id:
             if self._clock.monotonic() > deadline:
