@@ -13,7 +13,7 @@ from orchestrator.machines.power_history import deleted_at, disk_deleted_at
 from orchestrator.machines.provision.endpoint import on_loopback
 from orchestrator.machines.targets import SANDBOX_PROJECT, CloudTarget
 from orchestrator.money import billable
-from orchestrator.money.audit import SAME_STOP_S, bounds, closings
+from orchestrator.money.audit import SAME_STOP_S, closings
 from orchestrator.money.billable import (
     Key,
     ResourceHistory,
@@ -106,8 +106,8 @@ class UsageRecorder:
         own = [one for one in self._book.usage() if one.is_same_start(record)]
         if not own or any(one.stopped is not None for one in own):
             return None
-        fence = min((one.fence for one in own if one.fence is not None), default=None)
-        return bounds([record.model_copy(update={"fence": fence})], record.seen)[0]
+        end = min(record.seen, *(one.latest_end for one in own))
+        return record.model_copy(update={"stopped": max(end, record.started), "bound": True})
 
     def _ended_before(self, record: UsageRecord) -> bool:
         """Whether the start has ended already: this is the stop of a later one, at which the machine never ran."""
@@ -135,14 +135,14 @@ def usage_of(target: CloudTarget, machine: Machine, budget: Budget, now: float) 
     # While it starts, the times are those of the start before.
     may_be_off = not machine.billed or machine.power is Power.STARTING
     off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and may_be_off
-    fence = machine.deadline
+    deadline = machine.deadline
     if machine.power in _GOING_OFF and machine.max_run_s is not None and machine.started is not None:
-        fence = machine.started + machine.max_run_s
+        deadline = machine.started + machine.max_run_s
     return UsageRecord(
         project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.id, target=target.name,
         usd_per_hour=None if price is None else price.usd,
         address_usd_per_hour=0.0 if price is None else price.address_usd,
-        started=machine.started or 0.0, stopped=machine.stopped if off else None, seen=now, fence=fence,
+        started=machine.started or 0.0, stopped=machine.stopped if off else None, seen=now, fence=deadline,
         emulated=is_emulated(target), api_endpoint=target.api_endpoint, target_kind=target.kind,
     )  # fmt: skip
 

@@ -79,7 +79,7 @@ class Releaser:
         if not (acquired or self._lease.start_requests()):
             return None
         if acquired and not acquired.get("turned_on"):
-            self._note_user("whoever started it")
+            self._note_user("another owner")
             return None
         user = self._user_of_it()
         try:
