@@ -47,7 +47,8 @@ def resume_run(
 ) -> Finished | None:
     """Collects the run and runs the rest of it as a new run. ``agree`` raises if the user declines the cost; ``price``
     sets the machine's current price; ``timeout_s`` is the least timeout of the first step. Raises ConflictError if the
-    run was not cut off or only helps a search, UsageError if nothing is left, FcctlError as ``fcctl run``."""
+    run was not cut off or only helps a search, UsageError if nothing is left, ConfigError if a secret is missing,
+    FcctlError as ``fcctl run``."""
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
     if helped := plan.get("fleet_of"):
         raise ConflictError(
@@ -57,6 +58,7 @@ def resume_run(
     if helped := plan.get("builds_for"):
         raise ConflictError(f"run {run_id} only compiled for run {helped}", hint="start a new run")
     _check_last(services, run_id, str(part(plan, "plan", "job")))
+    services.secrets(part(plan, "plan", "secrets") or ())  # before anything costs something
     resume = _Resume(services, run_id, agree, price, timeout_s)
     begun: _Begun | None = None
     try:

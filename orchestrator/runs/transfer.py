@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import FcctlError, HostError, HostFault, LinkLost, plural
+from orchestrator.base.errors import FcctlError, HostFault, LinkLost, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.interfaces import Bundle, Bundles, HostSession, Transfer
@@ -248,7 +248,7 @@ def delete_old_runs(services: Services, link: ReconnectingHost, keep: int = KEPT
         for run_id in ended[keep:]:
             if _is_all_here(services, run_id):
                 count += _forgotten(link.session(), run_id)
-    except HostError as e:
+    except FcctlError as e:
         services.observer.note(f"could not delete old runs on {link.target.name}: {e.message}")
     return count
 

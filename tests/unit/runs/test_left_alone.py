@@ -175,7 +175,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
 def go(error: type[BaseException], timeout_s: float | None = None) -> None:
     plan = {"plan": {"run_id": RUN}}
     store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
-    services: Any = SimpleNamespace(store=store)
+    services: Any = SimpleNamespace(store=store, secrets=dict)
     with pytest.raises(error):
         go_on.resume_run(services, RUN, lambda _: None, timeout_s=timeout_s)
 

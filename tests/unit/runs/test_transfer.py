@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault, LinkLost, RunNotFound
+from orchestrator.base.errors import FcctlError, HostFault, LinkLost, RunNotFound
 from orchestrator.results.store.intake import FolderIntake, Limits
 from orchestrator.runs.transfer import KEPT_ON_HOST, LOW_BYTES, amount, collect, delete_old_runs, follow, make_room
 
@@ -250,11 +250,25 @@ def test_on_a_host_whose_disk_is_nearly_full_no_old_run_stays(
     assert (gone, notes) == (deleted, noted)
 
 
-def test_what_cannot_be_deleted_there_is_only_noted() -> None:
+def test_a_damaged_old_run_stays_there_and_keeps_nothing_else() -> None:
+    """The machine is stopped after this, and the run completed."""
+    link, services, deleted, notes = host_with(*((f"r{n}", "passed") for n in range(4, 7)))
+
+    def get(run_id: str) -> Any:
+        if run_id == "r5":
+            raise FcctlError("run r5 cannot be read")
+        return SimpleNamespace(omitted=[])
+
+    services.store.get = get
+    assert (delete_old_runs(services, link, 0), deleted, notes) == (2, ["r6", "r4"], [])
+
+
+@pytest.mark.parametrize("error", [HostFault("it is busy", fault="bad_reply"), FcctlError("it is busy")])
+def test_what_cannot_be_deleted_there_is_only_noted(error: FcctlError) -> None:
     link, services, _, notes = host_with()
 
     def broken(_: object) -> None:
-        raise HostFault("it is busy", fault="bad_reply")
+        raise error
 
     link.session().status = broken
     assert delete_old_runs(services, link) == 0
