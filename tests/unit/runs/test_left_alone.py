@@ -220,7 +220,7 @@ def test_one_that_another_fcctl_collects_meanwhile_goes_on_from_here(
         is_complete=lambda _: any(complete), plan_of=lambda _: {"plan": {}}, active=list, rows=lambda **_: []
     )
     with pytest.raises(CloudError if is_collected else RunNotFound):
-        go_on.resume_run(SimpleNamespace(store=store), RUN, lambda _: None)  # type: ignore[arg-type]
+        go_on.resume_run(SimpleNamespace(store=store, secrets=list), RUN, lambda _: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
