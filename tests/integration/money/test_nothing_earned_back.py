@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tests.support.tiers import sampled
 
 START = ("session", "start", "--on", "l4", "--budget", "1")
 _NUMBERS = itertools.count()
+#: Where it is about noon: no day ends during a test.
+ZONE = f"Etc/GMT{(datetime.now(UTC).hour - 12 + 12) % 24 - 12:+d}"
 _RESULTS = shutil.ignore_patterns("results")
 HELLO = "steps:\n  - {id: greet, run: 'true'}\n"
 
@@ -30,7 +33,7 @@ def workspace(cloud: Emulator, tmp_path: Path, private_home: Path) -> CloudWorks
     name = f"vm-{next(_NUMBERS)}"
     made = CloudWorkspace(tmp_path / "ws", private_home, cloud, instance=name, disk_usd_per_gib_month=0.0)
     with (made.root / "fcctl.toml").open("a") as config:
-        config.write("per_day_usd = 3.0\n")
+        config.write(f'per_day_usd = 3.0\ntimezone = "{ZONE}"\n')
     made.job("hello", HELLO)
     return made
 

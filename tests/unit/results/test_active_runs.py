@@ -279,7 +279,7 @@ def test_what_a_killed_maker_left_is_swept(store: FileStore) -> None:
         (store.root / "active" / name).mkdir(parents=True)
         os.utime(store.root / "active" / name, (1, 1))
     fresh = store.root / "active" / ".new-fresh"
-    for folder, age_s in ((fresh, 50.0), (store.root / "active" / ".new-stale", 70.0)):
+    for folder, age_s in ((fresh, 30.0), (store.root / "active" / ".new-stale", 70.0)):
         folder.mkdir()
         os.utime(folder, (time.time() - age_s, time.time() - age_s))
     run = begin(store)
