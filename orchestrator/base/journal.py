@@ -205,11 +205,11 @@ class OwnerLock:
         return cls(fd)
 
     @classmethod
-    def within(cls, path: Path, seconds: float) -> OwnerLock | None:
+    def within(cls, path: Path, seconds: float, started: float | None = None) -> OwnerLock | None:
         """The same; None if another process owns it after ``seconds``. One that asks (:meth:`is_taken`) owns nothing;
         for such processes it waits :data:`ASKERS_S`."""
         began = time.monotonic()
-        while (lock := cls.take(path, time.time())) is None:
+        while (lock := cls.take(path, time.time() if started is None else started)) is None:
             waited = time.monotonic() - began
             if waited >= seconds and (waited >= ASKERS_S or cls.is_taken(path)):
                 return None

@@ -313,7 +313,7 @@ class FileStore:
             if not places.active.is_dir():
                 raise _not_active(run_id)
             try:
-                lock = OwnerLock.take(places.active / LOCK, self._clock.now())
+                lock = OwnerLock.within(places.active / LOCK, 0.0, self._clock.now())
             except FileNotFoundError:
                 raise _not_active(run_id) from None
             return None if lock is None else self._active(places, lock)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from orchestrator.app import SystemClock
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.safe_paths import UNFINISHED
+from orchestrator.leases.session_files import LockedSession, SessionFiles
+from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
 
@@ -204,6 +208,28 @@ def test_one_owner_at_a_time_and_the_next_continues_the_journal(store: FileStore
     again.journal.append("submit")
     assert [e.seq for e in again.journal.entries()] == [1, 2]
     again.release()
+
+
+def test_whoever_only_asks_who_follows_a_run_is_not_taken_for_its_owner(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ps`` or the dashboard beside ``pull-results``, which would leave the run to them. So it is with sessions."""
+    run = begin(store)
+    run.release()
+    sessions = SessionFiles(tmp_path, SystemClock())
+    session = sessions.begin("s", {})
+    session.release()
+    claims: list[tuple[Path, Callable[[], FileActiveRun | LockedSession | None]]] = [
+        (store.root / "active" / run.run_id / "lock", lambda: store.claim(run.run_id)),
+        (tmp_path / "sessions/s/lock", lambda: sessions.claim("s")),
+    ]
+    for path, claim in claims:
+        with path.open() as asking, monkeypatch.context() as patch:
+            fcntl.flock(asking, fcntl.LOCK_SH)
+            patch.setattr(time, "sleep", lambda _, asking=asking: asking.close())
+            claimed = claim()
+            assert claimed is not None
+            claimed.release()
 
 
 @pytest.mark.parametrize("name", ["nope", "../../etc", "", "x" * 200, "20261121t083320z-phase1-l4-4250e1"])
