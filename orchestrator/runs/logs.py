@@ -29,18 +29,22 @@ class LogPiece:
 def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) -> Iterator[LogPiece]:
     """Yields the log of one step, or of all in order; with ``wait``, also what is still to come. If the run is
     collected meanwhile, the rest is read here. Raises NotFoundError for an unknown step."""
-    if services.store.is_complete(run_id):
-        for one in _chosen(step, [s.id for s in services.store.get(run_id).steps]):
-            yield from _from_file(services.store.folder(run_id), one)
+    saved = None if services.store.is_complete(run_id) else saved_plan(services, run_id)
+    if saved is None:  # complete, perhaps since a moment ago
+        yield from _of_complete(services, run_id, step)
         return
-    saved = saved_plan(services, run_id)
-    if saved is None:
-        raise RunNotFound(f"no run {run_id}", hint="to list finished runs: fcctl results ls; active runs: fcctl ps")
     here, there = [s.id for s in saved.before_wake], [s.id for s in saved.plan.steps]
     chosen = _chosen(step, [*here, *there])
     yield from _from_here(services, run_id, [one for one in here if one in chosen], wait=wait)
     if wanted := [one for one in there if one in chosen]:
         yield from _from_host(services, saved, wanted, wait=wait)
+
+
+def _of_complete(services: Services, run_id: str, step: str | None) -> Iterator[LogPiece]:
+    if not services.store.is_complete(run_id):
+        raise RunNotFound(f"no run {run_id}", hint="to list finished runs: fcctl results ls; active runs: fcctl ps")
+    for one in _chosen(step, [s.id for s in services.store.get(run_id).steps]):
+        yield from _from_file(services.store.folder(run_id), one)
 
 
 def _chosen(step: str | None, known: list[str]) -> list[str]:

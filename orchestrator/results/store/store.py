@@ -123,9 +123,9 @@ class FileStore:
 
     def journal_of(self, run_id: str) -> list[JournalEntry]:
         """A run's journal, active or complete, without claiming it; empty if there is no such run."""
-        places = self._places(run_id)
-        folder = places.active if places.active.is_dir() else places.final
-        return FileJournal(folder / JOURNAL, self._clock).entries()
+        places = self._places(run_id)  # in this order: it may be completed between the two
+        journals = (FileJournal(folder / JOURNAL, self._clock).entries() for folder in (places.active, places.final))
+        return next(filter(None, journals), [])
 
     def add_pending_release(self, run_id: str, entry: dict[str, Any]) -> None:
         """Record that the release of a machine that ``run_id`` started is pending."""
@@ -151,6 +151,10 @@ class FileStore:
             note.unlink()
             sync_folder(note.parent)
 
+    def has(self, run_id: str) -> bool:
+        """Whether the run is active, and has its plan, or complete. One that is completed meanwhile is, at any time."""
+        return self.plan_of(run_id) is not None or self.is_complete(run_id)
+
     def is_complete(self, run_id: str) -> bool:
         """Whether the run's results are here, whole."""
         return run_ids.is_valid(run_id) and is_complete(self._places(run_id).final)
@@ -158,8 +162,9 @@ class FileStore:
     def get(self, run_id: str) -> RunRecord:
         """A complete run's record. Raises RunNotFinished: it is active; RunNotFound: there is no such run; FcctlError:
         its run.json is damaged."""
+        is_active = run_ids.is_valid(run_id) and self._places(run_id).active.is_dir()  # first: it may be completed then
         if not self.is_complete(run_id):
-            if run_ids.is_valid(run_id) and self._places(run_id).active.is_dir():
+            if is_active:
                 raise RunNotFinished(
                     f"run {run_id} is not complete yet",
                     hint=f"follow it: fcctl attach {run_id}; or collect its results: fcctl pull-results {run_id}",

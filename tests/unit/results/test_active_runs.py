@@ -8,13 +8,17 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.app import SystemClock
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
+from orchestrator.base.journal import FileJournal
 from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.leases.session_files import LockedSession, SessionFiles
+from orchestrator.results.store import store as store_module
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
@@ -208,6 +212,56 @@ def test_one_owner_at_a_time_and_the_next_continues_the_journal(store: FileStore
     again.journal.append("submit")
     assert [e.seq for e in again.journal.entries()] == [1, 2]
     again.release()
+
+
+class CompletedMeanwhile(FileStore):
+    """The store of another process. Its owner completes the run behind the ``nth`` look at a file of it."""
+
+    def __init__(self, owner: FileActiveRun, root: Path, nth: int) -> None:
+        super().__init__(root, SystemClock())
+        self._owner, self._left = owner, nth
+
+    def _looked(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._owner.complete(make_record(self._owner.run_id))
+
+    def is_complete(self, run_id: str) -> bool:
+        found = super().is_complete(run_id)
+        self._looked()
+        return found
+
+    def plan_of(self, run_id: str) -> dict[str, Any] | None:
+        found = super().plan_of(run_id)
+        self._looked()
+        return found
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_run_that_is_completed_between_two_looks_is_there(store: FileStore, nth: int) -> None:
+    run = begin(store)
+    assert CompletedMeanwhile(run, store.root, nth).has(run.run_id)
+    assert not store.has(make_id())
+    active = begin(store)
+    with pytest.raises(RunNotFinished):
+        CompletedMeanwhile(active, store.root, 1).get(active.run_id)
+
+
+def test_the_journal_of_a_run_that_is_completed_while_it_is_read_is_whole(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(store)
+    run.journal.append("sync")
+
+    class Late(FileJournal):
+        def __init__(self, path: Path, clock: Clock) -> None:
+            if not store.is_complete(run.run_id):
+                run.complete(make_record(run.run_id))
+            super().__init__(path, clock)
+
+    monkeypatch.setattr(store_module, "FileJournal", Late)
+    assert [entry.kind for entry in store.journal_of(run.run_id)] == ["sync"]
+    assert store.journal_of(make_id()) == []
 
 
 def test_whoever_only_asks_who_follows_a_run_is_not_taken_for_its_owner(

@@ -89,6 +89,19 @@ def test_a_run_that_is_here_is_not_asked_for_there(folder: Path) -> None:
     assert world.asked == 0
 
 
+def test_a_run_that_is_completed_between_two_looks_has_its_log(folder: Path) -> None:
+    """The first finds no record, and the second no plan any more."""
+    complete = iter([False, True, True])
+    store = SimpleNamespace(
+        is_complete=lambda _run: next(complete),
+        plan_of=lambda _run: None,
+        get=lambda _run: SimpleNamespace(steps=[StepRecord(id="a", status="passed")]),
+        folder=lambda _run: folder,
+    )
+    services: Any = SimpleNamespace(store=store)
+    assert [piece.data for piece in read_logs(services, RUN, None, wait=True)] == [LOG]
+
+
 def test_a_machine_that_stays_away_with_the_log_is_an_error(folder: Path) -> None:
     world = World(folder, ["sync", "submit", "submitted"], gone_after=1, comes_home=False)
     with pytest.raises(LinkLost):
