@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostError, LinkLost, NotFoundError, RunNotFinished, RunNotFound, did_you_mean
@@ -44,7 +43,7 @@ def _of_complete(services: Services, run_id: str, step: str | None) -> Iterator[
     if not services.store.is_complete(run_id):
         raise RunNotFound(f"no run {run_id}", hint="to list finished runs: fcctl results ls; active runs: fcctl ps")
     for one in _chosen(step, [s.id for s in services.store.get(run_id).steps]):
-        yield from _from_file(services.store.folder(run_id), one)
+        yield from _from_file(services, run_id, one)
 
 
 def _chosen(step: str | None, known: list[str]) -> list[str]:
@@ -56,9 +55,13 @@ def _chosen(step: str | None, known: list[str]) -> list[str]:
     return [step]
 
 
-def _from_file(folder: Path, step: str, offset: int = 0) -> Iterator[LogPiece]:
+def _from_file(services: Services, run_id: str, step: str, offset: int = 0) -> Iterator[LogPiece]:
+    path = f"steps/{step}/log.txt"
     try:
-        file, _size = open_result(folder, f"steps/{step}/log.txt")
+        try:
+            file, _size = open_result(services.store.folder(run_id), path)
+        except FileNotFoundError:  # its folder gets its final name when the run is completed, perhaps just now
+            file, _size = open_result(services.store.folder(run_id), path)
     except (OSError, ValueError):  # there is none, or a link or a pipe stands there
         return
     with file:
@@ -75,7 +78,7 @@ def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: b
                 yield from _followed(link, run_id, steps, wait=wait)
                 return
     for step in steps:
-        yield from _from_file(services.store.folder(run_id), step)
+        yield from _from_file(services, run_id, step)
 
 
 def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
@@ -103,7 +106,7 @@ def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wa
         if not is_collected():
             raise
     for step, offset in read.items():
-        yield from _from_file(services.store.folder(run_id), step, offset)
+        yield from _from_file(services, run_id, step, offset)
 
 
 def _await_arrival(services: Services, link: ReconnectingHost, saved: SavedPlan, *, wait: bool) -> None:

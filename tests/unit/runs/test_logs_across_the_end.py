@@ -102,6 +102,13 @@ def test_a_run_that_is_completed_between_two_looks_has_its_log(folder: Path) -> 
     assert [piece.data for piece in read_logs(services, RUN, None, wait=True)] == [LOG]
 
 
+def test_a_log_whose_folder_gets_its_final_name_meanwhile_is_read(folder: Path) -> None:
+    world = World(folder, ["sync", "submit", "submitted", "ended", "collected"], gone_after=0)
+    services, folders = world.services(), iter([folder / "of-before", folder])
+    services.store.folder = lambda _run: next(folders)
+    assert [piece.data for piece in read_logs(services, RUN, "a", wait=True)] == [LOG]
+
+
 def test_a_machine_that_stays_away_with_the_log_is_an_error(folder: Path) -> None:
     world = World(folder, ["sync", "submit", "submitted"], gone_after=1, comes_home=False)
     with pytest.raises(LinkLost):
