@@ -264,7 +264,8 @@ def _serve(asks: socket.socket, more: Sequence[str]) -> None:
             for fd in fds[:3]:
                 os.close(fd)
             running[pid] = fds[3]
-            os.write(fds[3], f"{pid}\n".encode())
+            with contextlib.suppress(BrokenPipeError):  # whoever asked has ended; the server is others', too
+                os.write(fds[3], f"{pid}\n".encode())
 
 
 def _tell_who_ended(running: dict[int, int]) -> None:
