@@ -299,7 +299,7 @@ def write_ssh_entry(target: Target) -> Path:
     if machine is None:
         raise ConfigError(
             f"target '{target.name}' is not a cloud machine, so it needs no entry",
-            hint=f"fcctl hosts ssh {target.name}",
+            hint="fcctl hosts ls" if target.kind == "local" else f"fcctl hosts ssh {target.name}",
         )
     return write_entry(target.name, {"HostName": machine.endpoint.address, **pinned_values(machine)})
 

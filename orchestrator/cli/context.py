@@ -122,7 +122,7 @@ class Cli:
         return app.opened(self, quiet=True)
 
     def emit(self, value: Mapping[str, Any]) -> None:
-        """Print one JSON document (or one line of a JSONL stream) on standard"""
+        """Print one JSON document (or one line of a JSONL stream) on standard output."""
         for piece in pieces(value):
             sys.stdout.write(piece)
         sys.stdout.write("\n")
@@ -241,7 +241,7 @@ def global_options(*, hidden: bool) -> list[click.Option]:
         option("-v", "--verbose", "verbose", count=True, help="Print more details; repeat for still more."),
         option("--debug", "debug", is_flag=True, help="Show the traceback of an unexpected error."),
         option("--color", "color", type=click.Choice(["auto", "always", "never"]), help="When to use colour."),
-        option("-C", "--workspace", "directory", metavar="DIR", help="Run as if started in DIR."),
+        option("-C", "--workspace", "directory", metavar="DIR", help="Use the workspace around DIR."),
         option("--yes", "yes", is_flag=True, help="Assume yes to every question."),
     ]
 

@@ -121,12 +121,20 @@ def _traceback_of(cli: Cli) -> str:
 def _usage(error: click.ClickException) -> UsageError:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "fcctl"
-    hint = getattr(error, "fcctl_hint", None) or _nearest_option(error, ctx) or f"{path} --help"
+    hint = getattr(error, "fcctl_hint", None) or _nearest_option(error, ctx) or _list_of(error) or f"{path} --help"
     message = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
     if unknown := getattr(error, "command_name", None):
         message = f"unknown command '{unknown}'"  # click's own repeats the hint
     message = " ".join(message.split()).replace(" is not a valid float range", " is not a number")
     return UsageError(f"{message[:1].lower()}{message[1:]}".rstrip("."), hint=hint)
+
+
+def _list_of(error: click.ClickException) -> str | None:
+    """The command that lists the values of an argument that is missing."""
+    param = error.param if isinstance(error, click.MissingParameter) else None
+    lists = {"JOB": "jobs ls", "TARGET": "hosts ls", "RUN": "results ls"}
+    listed = lists.get((param.metavar or (param.name or "").upper()).strip("[].")) if param else None
+    return f"to see what there is: fcctl {listed}" if listed else None
 
 
 def _nearest_option(error: click.ClickException, ctx: click.Context | None) -> str | None:

@@ -59,6 +59,7 @@ VERBS = {
     "session": Verb(".session", "Keep a machine on for several runs, within a budget."),
     "emulator": Verb(".watch", "Emulate Compute Engine on this computer."),
     "completion": Verb(".completion", "Print a shell completion script."),
+    "help": Verb(".help", "Print a page of the documentation."),
 }
 
 
@@ -76,8 +77,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             error = click.UsageError(f"unknown command '{args[0]}'", ctx)
-            hint = "fcctl --help, or fcctl COMMAND --help" if args[0] == "help" else did_you_mean(args[0], VERBS)
-            error.fcctl_hint = hint  # type: ignore[attr-defined]  # ours, beside click's own
+            error.fcctl_hint = did_you_mean(args[0], VERBS)  # type: ignore[attr-defined]  # ours, beside click's own
             raise error
         return super().resolve_command(ctx, args)
 

@@ -317,7 +317,7 @@ class Scenario(BaseModel):
         return float(self.quotas.get(region or "global", {}).get(metric, DEFAULT_QUOTA[metric]))
 
 
-_EXAMPLE = "see an example in docs/emulator.md"
+_EXAMPLE = "to see an example: fcctl help emulator"
 DEFAULT_QUOTA = {"NVIDIA_L4_GPUS": 8.0, "PREEMPTIBLE_NVIDIA_L4_GPUS": 8.0, "GPUS_ALL_REGIONS": 16.0, "CPUS": 200.0}
 
 

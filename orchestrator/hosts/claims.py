@@ -24,6 +24,7 @@ from orchestrator.money import audit as verdicts
 from orchestrator.money.audit import Claim, Evidence, Finding
 from orchestrator.money.caps import is_start, last_change
 from orchestrator.money.ledger import UsageRecord
+from orchestrator.money.reservations import Reservation
 from orchestrator.money.usage_recorder import ResourceRecorder
 from orchestrator.runs.cost.owners import store_of
 from orchestrator.runs.machine.pending_releases import is_for, target_of_plan
@@ -96,7 +97,10 @@ def _may_come(services: Services, target: CloudTarget) -> bool:
 def _requests_without_end(services: Services, machine: tuple[str, str]) -> Iterator[float]:
     """When ``hosts up`` and unfollowed runs and sessions requested starts of which they do not say what became, epoch
     seconds."""
-    for one in services.spending.state().open().values():
+    open_: list[Reservation] = []
+    with services.unread.noted():
+        open_ += services.spending.state().open().values()
+    for one in open_:
         if one.owner == "up" and one.machine == machine and one.started is None and not one.unasked:
             yield one.at
     runs, books, left = services.store, services.sessions, list[tuple[dict[str, Any] | None, list[JournalEntry]]]()
@@ -269,7 +273,10 @@ def _recorded(services: Services, targets: Mapping[str, Target]) -> Iterator[Clo
         if isinstance(target, CloudTarget):
             yield target
     by_project = {target.project: target for target in targets.values() if isinstance(target, CloudTarget)}
-    for record in recent_records(services):
+    records: list[UsageRecord] = []
+    with services.unread.noted():
+        records += recent_records(services)
+    for record in records:
         if record.emulated:
             continue
         facts: dict[str, Any] = {"name": record.target, "instance": record.name, "zones": [record.zone]}

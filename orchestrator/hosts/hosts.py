@@ -34,6 +34,7 @@ from orchestrator.machines.provision.release import Released, ReleaseRequest, fi
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd, is_start
+from orchestrator.money.ledger import UsageRecord
 from orchestrator.money.prices.rates import hourly_plan, usd_per_hour
 from orchestrator.money.usage_recorder import is_emulated
 from orchestrator.runs.cost.estimate import as_last_seen
@@ -324,8 +325,11 @@ def down(services: Services, target: CloudTarget, *, workspace: str, force: bool
 
 def _zones_on(services: Services, target: CloudTarget) -> list[str]:
     """The zones in which the ledger has the target's machine on; fcctl.toml may not name them any more."""
-    on = [one for one in services.spending.state().starts() if one.stopped is None]
-    return [one.zone for one in on if (one.project, one.name) == (target.project, target.instance)]
+    starts: list[UsageRecord] = []
+    with services.unread.noted():
+        starts += services.spending.state().starts()
+    own = [one for one in starts if (one.project, one.name) == (target.project, target.instance)]
+    return [one.zone for one in own if one.stopped is None]
 
 
 def _left_on(services: Services, target: CloudTarget, machine: Machine | None = None) -> LeftOn:

@@ -66,7 +66,7 @@ def _settle_one(services: Services, run_id: str, hurry: Hurry | None) -> ActiveS
         state: Literal["queued", "running"] = "queued" if summary and summary.status == "queued" else "running"
         return ActiveState(run_id, job, target, state, summary)
     except ConflictError:
-        return ActiveState(run_id, job, target, "followed", _look(services, saved, hurry))
+        return _followed(services, saved, hurry)
     except RunNotFound:
         return None  # another controller completed it meanwhile
     except MachineStopped as e:
@@ -75,6 +75,14 @@ def _settle_one(services: Services, run_id: str, hurry: Hurry | None) -> ActiveS
         return ActiveState(run_id, job, target, "unreachable", None, e.cause or e.message)
     except FcctlError as e:
         return broken(run_id, e, job, target)
+
+
+def _followed(services: Services, saved: SavedPlan, hurry: Hurry | None) -> ActiveState | None:
+    """The state of a run that another fcctl follows; None: that one has completed it while the host was asked."""
+    run_id, summary = saved.plan.run_id, _look(services, saved, hurry)
+    if services.store.is_complete(run_id):
+        return None
+    return ActiveState(run_id, saved.plan.job, saved.target.name, "followed", summary)
 
 
 def _look(services: Services, saved: SavedPlan, hurry: Hurry | None) -> wire.RunSummary | None:

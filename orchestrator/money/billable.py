@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import groupby, pairwise
 
@@ -306,8 +306,13 @@ def standing_lines(records: Iterable[ResourceRecord], now: float, zone: tzinfo) 
     computer's clock was ahead counts as seen now."""
     lines = []
     seen = [one if one.seen <= now else one.model_copy(update={"seen": now}) for one in records]
+    counted: dict[Key, float] = {}  # until when
     for history in histories(sorted(seen, key=lambda one: one.seen)):
-        periods = [one for one in _periods(history, now) if one.end > one.start]
+        # One that a list once lacked is there again, and as old as before.
+        since = counted.get(history.last.key, -math.inf)
+        counted[history.last.key] = math.inf if history.gone is None else history.gone
+        periods = [replace(one, start=max(one.start, since)) for one in _periods(history, now)]
+        periods = [one for one in periods if one.end > one.start]
         for _, equal in groupby(periods, key=lambda one: one.facts):
             first, *others = equal
             record, until = first.record, others[-1].end if others else first.end

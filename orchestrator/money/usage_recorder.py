@@ -30,6 +30,8 @@ from orchestrator.money.prices.machine import machine_price
 from orchestrator.money.prices.table import PriceTable
 
 _Fact = tuple[str, float, float | None, float | None]
+#: In these states a machine has the time limit of its start, though the cloud shows no deadline.
+_GOING_OFF = (Power.STOPPING, Power.SUSPENDING, Power.REPAIRING)
 
 
 def is_emulated(target: CloudTarget) -> bool:
@@ -54,8 +56,8 @@ class UsageRecorder:
             now, emulated = self._clock.now(), is_emulated(target)
             self._resources.record(of_machine(machine, target, self._budget.prices, now, emulated=emulated))
             if machine.started is not None:
-                record = usage_of(target, machine, self._budget, now)
-                if _fact(record) not in self._facts() and not self._ended_before(record):
+                record = self._ended(usage_of(target, machine, self._budget, now), machine)
+                if record is not None and _fact(record) not in self._facts() and not self._ended_before(record):
                     self._add(record)
             self._failure = None
 
@@ -96,6 +98,17 @@ class UsageRecorder:
         self._book.add_usage(record)
         self._facts().add(_fact(record))  # what the disk did not take is written the next time
 
+    def _ended(self, record: UsageRecord, machine: Machine) -> UsageRecord | None:
+        """The record with the latest end of a machine that is off, where the cloud does not say when it went off; None
+        if the book has that start's end already, or never had it on."""
+        if machine.power is not Power.STOPPED or record.stopped is not None:
+            return record
+        own = [one for one in self._book.usage() if one.is_same_start(record)]
+        if not own or any(one.stopped is not None for one in own):
+            return None
+        end = min(record.seen, *(one.latest_end for one in own))
+        return record.model_copy(update={"stopped": max(end, record.started), "bound": True})
+
     def _ended_before(self, record: UsageRecord) -> bool:
         """Whether the start has ended already: this is the stop of a later one, at which the machine never ran."""
         ends = (stopped for number, started, stopped, _ in self._facts()
@@ -122,11 +135,14 @@ def usage_of(target: CloudTarget, machine: Machine, budget: Budget, now: float) 
     # While it starts, the times are those of the start before.
     may_be_off = not machine.billed or machine.power is Power.STARTING
     off = machine.stopped is not None and machine.stopped >= (machine.started or 0.0) and may_be_off
+    deadline = machine.deadline
+    if machine.power in _GOING_OFF and machine.max_run_s is not None and machine.started is not None:
+        deadline = machine.started + machine.max_run_s
     return UsageRecord(
         project=machine.project, zone=machine.zone, name=machine.name, instance_id=machine.id, target=target.name,
         usd_per_hour=None if price is None else price.usd,
         address_usd_per_hour=0.0 if price is None else price.address_usd,
-        started=machine.started or 0.0, stopped=machine.stopped if off else None, seen=now, fence=machine.deadline,
+        started=machine.started or 0.0, stopped=machine.stopped if off else None, seen=now, fence=deadline,
         emulated=is_emulated(target), api_endpoint=target.api_endpoint, target_kind=target.kind,
     )  # fmt: skip
 

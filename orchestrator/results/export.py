@@ -207,7 +207,7 @@ def import_figures(
     try:
         document = readers.read(reader, str(path))
     except readers.ReaderError as error:
-        hint = error.hint or "what each reader reads: docs/jobs.md"
+        hint = error.hint or "to see what each reader reads: fcctl help jobs"
         raise FcctlError(f"cannot import {path}", cause=error.message, hint=hint) from None
     content = path.read_bytes()
     when = _when(at, "--at", path, clock) if at else _when(_created(content), f"the date of {path},", path, clock)

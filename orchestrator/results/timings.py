@@ -145,7 +145,7 @@ def _case(name: str, variant: str, given: object) -> str:
 
 
 #: The next step where nothing was measured.
-HOW_TO = "let a step write a benchmark, or collect one (google-benchmark, nvbench, pytest-benchmark): docs/jobs.md"
+HOW_TO = "let a step print times, or write a benchmark, and collect it (times, google-benchmark, ...): fcctl help jobs"
 
 
 @dataclass(frozen=True)

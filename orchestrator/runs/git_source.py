@@ -115,6 +115,7 @@ def _list(root: Path, cache: Path, listing: _Listing) -> tuple[str | None, bool]
     if git is None:
         listing.paths.update(_walk(root, listing))
         listing.new = listing.paths
+        _refuse_unread_rules(listing)
         return None, False
     inside, commit, changed = _list_and_compare(git, root, "", listing, depth=0)
     if inside and (listing.paths or listing.skipped):
@@ -211,6 +212,20 @@ def _walk(root: Path, listing: _Listing) -> Iterator[str]:
         for name in (*files, *links):
             if name not in WITHOUT_GIT and not name.endswith((".pyc", ".o")) and not listing.is_own(prefix + name):
                 yield prefix + name
+
+
+def _refuse_unread_rules(listing: _Listing) -> None:
+    """Raises ConfigError if only git could tell which files are to be left out, secrets among them."""
+    own = {f"{dirname(path)}/.gitignore" for path in listing.own}
+    rules = sorted(path for path in listing.paths - own if basename(path) == ".gitignore")
+    if rules:
+        from orchestrator.base.installation import install_command
+
+        raise ConfigError(
+            f"cannot read {_shown(rules[0])}: git is not installed",
+            cause="fcctl would send the files that it leaves out",
+            hint=install_command("git"),
+        )
 
 
 def _leave_out_twins(listing: _Listing) -> None:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostError, LinkLost, NotFoundError, RunNotFinished, RunNotFound, did_you_mean
+from orchestrator.base.errors import (
+    HostError,
+    HostFault,
+    LinkLost,
+    NotFoundError,
+    RunNotFinished,
+    RunNotFound,
+    did_you_mean,
+)
 from orchestrator.base.safe_paths import open_result
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.runs import local_steps as prewake
@@ -29,21 +39,17 @@ def read_logs(services: Services, run_id: str, step: str | None, *, wait: bool) 
     """Yields the log of one step, or of all in order; with ``wait``, also what is still to come. If the run is
     collected meanwhile, the rest is read here. Raises NotFoundError for an unknown step."""
     saved = None if services.store.is_complete(run_id) else saved_plan(services, run_id)
-    if saved is None:  # complete, perhaps since a moment ago
-        yield from _of_complete(services, run_id, step)
+    if saved is None:
+        if not services.store.is_complete(run_id):  # asked again: it may just have been completed
+            raise RunNotFound(f"no run {run_id}", hint="to list finished runs: fcctl results ls; active runs: fcctl ps")
+        for one in _chosen(step, [s.id for s in services.store.get(run_id).steps]):
+            yield from _from_store(services, run_id, one)
         return
     here, there = [s.id for s in saved.before_wake], [s.id for s in saved.plan.steps]
     chosen = _chosen(step, [*here, *there])
     yield from _from_here(services, run_id, [one for one in here if one in chosen], wait=wait)
     if wanted := [one for one in there if one in chosen]:
         yield from _from_host(services, saved, wanted, wait=wait)
-
-
-def _of_complete(services: Services, run_id: str, step: str | None) -> Iterator[LogPiece]:
-    if not services.store.is_complete(run_id):
-        raise RunNotFound(f"no run {run_id}", hint="to list finished runs: fcctl results ls; active runs: fcctl ps")
-    for one in _chosen(step, [s.id for s in services.store.get(run_id).steps]):
-        yield from _from_file(services, run_id, one)
 
 
 def _chosen(step: str | None, known: list[str]) -> list[str]:
@@ -55,15 +61,16 @@ def _chosen(step: str | None, known: list[str]) -> list[str]:
     return [step]
 
 
-def _from_file(services: Services, run_id: str, step: str, offset: int = 0) -> Iterator[LogPiece]:
-    path = f"steps/{step}/log.txt"
-    try:
-        try:
-            file, _size = open_result(services.store.folder(run_id), path)
-        except FileNotFoundError:  # its folder gets its final name when the run is completed, perhaps just now
-            file, _size = open_result(services.store.folder(run_id), path)
-    except (OSError, ValueError):  # there is none, or a link or a pipe stands there
-        return
+def _from_store(services: Services, run_id: str, step: str, offset: int = 0) -> Iterator[LogPiece]:
+    folder: Path | None = None
+    while True:
+        earlier, folder = folder, services.store.folder(run_id)
+        if folder == earlier:
+            return  # there is no log, or a link or a pipe stands there
+        # Else look again after a failure: the folder gets its final name when the run is complete.
+        with suppress(OSError, ValueError):
+            file, _size = open_result(folder, f"steps/{step}/log.txt")
+            break
     with file:
         file.seek(offset)
         while data := file.read(_CHUNK):
@@ -72,13 +79,20 @@ def _from_file(services: Services, run_id: str, step: str, offset: int = 0) -> I
 
 def _from_here(services: Services, run_id: str, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
     """Yields the logs of the steps on this computer, while they run or afterwards."""
+    read = dict.fromkeys(steps, 0)
     if steps and fold(services.store.journal_of(run_id)).before_wake == "running":
         with ReconnectingHost(services.hosts, prewake.HERE, services.clock, services.observer) as link:
-            if link.call(lambda s: s.status([run_id])):
-                yield from _followed(link, run_id, steps, wait=wait)
-                return
-    for step in steps:
-        yield from _from_file(services, run_id, step)
+            try:
+                if link.call(lambda s: s.status([run_id])):
+                    for piece in _followed(link, run_id, steps, wait=wait):
+                        yield piece
+                        read[piece.step] += len(piece.data)
+                    return
+            except HostFault as fault:
+                if fault.fault != "not_found":  # else it has just been collected, and deleted there
+                    raise
+    for step, offset in read.items():
+        yield from _from_store(services, run_id, step, offset)
 
 
 def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wait: bool) -> Iterator[LogPiece]:
@@ -102,11 +116,11 @@ def _from_host(services: Services, saved: SavedPlan, steps: Sequence[str], *, wa
                     yield piece
                     read[piece.step] += len(piece.data)
             return
-    except HostError:
+    except (HostError, RunNotFinished):
         if not is_collected():
             raise
     for step, offset in read.items():
-        yield from _from_file(services, run_id, step, offset)
+        yield from _from_store(services, run_id, step, offset)
 
 
 def _await_arrival(services: Services, link: ReconnectingHost, saved: SavedPlan, *, wait: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fcctl_remote import gates, wire
 from orchestrator.base import clock
 from orchestrator.base import run_id as ids
-from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, UsageError
+from orchestrator.base.errors import ConflictError, FcctlError, MachineStopped, RunNotFound, UsageError
 from orchestrator.base.journal import LOOK_S
 from orchestrator.base.json_text import Budget
 from orchestrator.base.sanitize import part
@@ -47,7 +47,8 @@ def resume_run(
 ) -> Finished | None:
     """Collects the run and runs the rest of it as a new run. ``agree`` raises if the user declines the cost; ``price``
     sets the machine's current price; ``timeout_s`` is the least timeout of the first step. Raises ConflictError if the
-    run was not cut off or only helps a search, UsageError if nothing is left, FcctlError as ``fcctl run``."""
+    run was not cut off or only helps a search, UsageError if nothing is left, ConfigError if a secret is missing,
+    FcctlError as ``fcctl run``."""
     plan = services.store.plan_of(run_id) or plan_at_home(services.store, run_id)
     if helped := plan.get("fleet_of"):
         raise ConflictError(
@@ -57,8 +58,15 @@ def resume_run(
     if helped := plan.get("builds_for"):
         raise ConflictError(f"run {run_id} only compiled for run {helped}", hint="start a new run")
     _check_last(services, run_id, str(part(plan, "plan", "job")))
+    services.secrets(part(plan, "plan", "secrets") or ())  # before anything costs something
     resume = _Resume(services, run_id, agree, price, timeout_s)
-    begun = None if services.store.is_complete(run_id) else resume.from_disk()
+    begun: _Begun | None = None
+    try:
+        if not services.store.is_complete(run_id):
+            begun = resume.from_disk()
+    except RunNotFound:
+        if not services.store.is_complete(run_id):
+            raise  # else another fcctl, `ps` for instance, has just collected it
     later, link, active = begun or resume.from_home()
     return collect_and_finish(later, link, active, detach=detach)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostError, HostFault, LinkLost, plural
+from orchestrator.base.errors import FcctlError, HostFault, LinkLost, plural
 from orchestrator.base.observer import Observer
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.interfaces import Bundle, Bundles, HostSession, Transfer
@@ -246,12 +246,19 @@ def delete_old_runs(services: Services, link: ReconnectingHost, keep: int = KEPT
         summaries = link.session().status(None)
         ended = sorted((r.run_id for r in summaries if r.status in wire.RUN_ENDINGS), reverse=True)
         for run_id in ended[keep:]:
-            # The host has nothing of it that is not here too.
-            if services.store.is_complete(run_id) and not services.store.get(run_id).omitted:
+            if _is_all_here(services, run_id):
                 count += _forgotten(link.session(), run_id)
-    except HostError as e:
+    except FcctlError as e:
         services.observer.note(f"could not delete old runs on {link.target.name}: {e.message}")
     return count
+
+
+def _is_all_here(services: Services, run_id: str) -> bool:
+    """Whether the host has nothing of the run that is not here too."""
+    try:
+        return services.store.is_complete(run_id) and not services.store.get(run_id).omitted
+    except FcctlError:  # its record is damaged, or `fcctl results prune` deletes it just now
+        return False
 
 
 def _forgotten(session: HostSession, run_id: str) -> bool:

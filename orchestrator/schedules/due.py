@@ -146,13 +146,16 @@ def read_past(schedule: Schedule, record: Sequence[Firing]) -> FiringHistory:
     seen: float | None = None
     open_: dict[float, Firing] = {}
     for firing in record:
+        if firing.outcome in ("finished", "interrupted"):
+            open_.pop(firing.due, None)
+            continue
         if firing.outcome == "started":
             open_[firing.due] = firing
-        elif firing.outcome in ("finished", "interrupted"):
-            open_.pop(firing.due, None)
         if firing.key != schedule.key:
             seen = None
-        elif firing.outcome != "finished":
+        elif firing.outcome == "watching":  # also after a clock that was ahead
+            seen = firing.due
+        else:
             seen = max(seen or firing.due, firing.due)
     return FiringHistory(seen, next(reversed(open_.values()), None))
 

@@ -111,7 +111,7 @@ class Scheduler:
         at_work = self.records.at_work(name)
         now, past = self.clock.now(), read_past(schedule, self.records.read(name))
         open_ = past.unfinished
-        running = at_work or (open_ is not None and now - open_.at < STARTING_S)
+        running = at_work or (open_ is not None and abs(now - open_.at) < STARTING_S)
         due = decide(schedule, past, datetime.fromtimestamp(now, UTC), running=running)
         if open_ is not None and not running:
             reason = "the fcctl process of the firing was killed; the next command recovers its run (fcctl ps)"

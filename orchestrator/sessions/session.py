@@ -157,7 +157,7 @@ def stop(services: Services, session_id: str, *, force: bool = False) -> Session
         session.release()
 
 
-def _collect_runs(services: Services, target: CloudTarget, *, force: bool) -> None:
+def _collect_runs(services: Services, target: CloudTarget, *, force: bool, again: bool = False) -> None:
     """Collects the runs on the machine that nobody follows. Raises ConflictError if a run uses it and not ``force``."""
     others: list[OtherRun] = []
     with services.unread.noted():
@@ -169,8 +169,9 @@ def _collect_runs(services: Services, target: CloudTarget, *, force: bool) -> No
             hint=f"wait until the run has ended, or stop it: fcctl cancel {user}; or stop the session anyway: --force",
         )
     left = [n.run_id for n in others if n.left_behind]
-    if left:
+    if left and not again:
         services.recover_runs(services, left)
+        _collect_runs(services, target, force=force, again=True)  # a run may have begun in these minutes
 
 
 def _release(

@@ -41,7 +41,7 @@ class TuneFiles:
             problem = f"'{name}' is a variant of {' and of '.join(s.file for s in searches)}"
             raise InvalidSearch([Problem(f"{searches[0].file}:1", problem, "rename the variant in one of these files")])
         names = self.names()
-        hint = did_you_mean(name, names) if names else "docs/tune.md describes search files"
+        hint = did_you_mean(name, names) if names else "how to write one: fcctl help tune"
         raise NotFoundError(f"no search named '{name}'", cause=f"{FOLDER}/{name}.yaml does not exist", hint=hint)
 
     def read(self, path: Path, name: str | None = None, space: Path | None = None) -> Search:

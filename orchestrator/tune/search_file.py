@@ -31,8 +31,8 @@ class InvalidSearch(InvalidJob):
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__(problems)
-        if self.hint == "see docs/jobs.md":
-            self.hint = "see docs/tune.md"
+        if self.hint == "fcctl help jobs":
+            self.hint = "fcctl help tune"
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def read_layer(text: str, name: str) -> Layer:
     except toml.TomlError as error:
         reason = str(error)
         raise ConfigError(
-            f"{name}:{error.line}: {reason[:1].lower()}{reason[1:]}", hint="see docs/configuration.md"
+            f"{name}:{error.line}: {reason[:1].lower()}{reason[1:]}", hint="fcctl help configuration"
         ) from None
     lines = toml.key_lines(text)
     return Layer(data, {path: f"{name}:{line}" for path, line in lines.items()})
@@ -221,7 +221,7 @@ def combine(layers: Sequence[Layer], default_name: str) -> Loaded:
     config = checked.config()
     if config is None:
         message, hint = models.summary(checked.problems)
-        raise ConfigError(message, hint=hint or "see docs/configuration.md")
+        raise ConfigError(message, hint=hint or "fcctl help configuration")
     return Loaded(config, {tuple(map(str, path)): origin for path, origin in origins.items()})
 
 

@@ -41,7 +41,7 @@ def check_programs(*, runs_here: bool) -> Iterator[Finding]:
 
 #: What fcctl calls on this computer, how it says its version, and what it is without one.
 _PROGRAMS: tuple[tuple[str, str, Status, str], ...] = (
-    ("git", "--version", "fail", "fcctl sends the files that git tracks"),
+    ("git", "--version", "fail", "it tells which files are sent, and of which commit"),
     ("ssh", "-V", "warn", "needed by fcctl attach --tmux"),
     ("rsync", "--version", "warn", "fcctl sends whole files instead of differences"),
     ("tmux", "-V", "warn", "runs on the target 'local' need it"),
@@ -65,11 +65,11 @@ def check_jobs(problems: dict[str, list[str]]) -> Iterator[Finding]:
 
 
 def check_git(root: Path) -> Finding:
-    """Whether git knows the workspace, so that ignored files stay at home."""
+    """Whether git knows the workspace, so that runs name a commit."""
     try:
         run_git(root, "rev-parse", "--is-inside-work-tree", timeout_s=_PROBE_TIMEOUT_S)
     except GitFailed:
-        why = "the workspace is not in a git repository: fcctl cannot know which files to leave out"
+        why = "the workspace is not in a git repository: .gitignore still counts, but runs name no commit"
         return Finding("workspace", "git", "warn", why, shlex.join(["git", "-C", str(root), "init"]))
     return Finding("workspace", "git", "ok", "the workspace is in a git repository")
 

@@ -134,6 +134,7 @@ class Findings:
     names_arch: bool = True  # the Makefiles choose the GPU's architecture, or call no nvcc
     cmake: bool = False
     cmake_tests: bool = False
+    cmake_presets: tuple[str, ...] = ()  # that a user may name, of CMakePresets.json
     cmake_leftovers: bool = False  # the folder build has CMake's files of another computer
     builder: str = ""  # a program of orchestrator.workspace.builders; just's recipes are the make_targets
     builder_steps: tuple[BuilderStep, ...] = ()

@@ -24,21 +24,22 @@ _EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 _MAX_PROJECTS = 100
 #: Their scripts are run from the folder above them.
 _NO_PROJECTS = {"bench", "benchmark", "benchmarks", "scripts", "test", "tests"}
+_JOBS = "jobs"
 #: Runs are data of this machine.
 _RESULTS_IGNORE = "runs/\nactive/\nschedules/\nsessions/\nmachines.jsonl\nindex.sqlite*\n"
 _REACHED = "# Your GPU machine. To check whether fcctl can reach it: fcctl doctor --on gpu"
 _NO_HOST = "# A GPU machine reached over SSH: uncomment these lines and set your host."
 
 
-def _config_text(name: str, host: str | None) -> str:
+def _config_text(name: str, host: str | None, jobs: str) -> str:
     """A commented fcctl.toml for a project called ``name``; with ``host``, an ssh target ``gpu`` that reaches it."""
     mark = "" if host else "# "
     return f"""\
-# fcctl: where kernels run. All keys: docs/configuration.md; to see the current values: fcctl config show --origin
+# fcctl: where kernels run. All keys: fcctl help configuration; to see the current values: fcctl config show --origin
 
 [project]
 name = "{name}"            # name of the source folder on the GPU machine
-# jobs = "jobs"             # folder of the job files
+{"# " if jobs == _JOBS else ""}jobs = "{jobs}"             # folder of the job files
 # results = "results"       # folder of the collected results
 
 # The target "local" is this computer and always exists: fcctl run first --on local
@@ -50,7 +51,7 @@ name = "{name}"            # name of the source folder on the GPU machine
 # port = 22
 # usd_per_hour = 0.75       # your price of one hour, for the reports
 
-# An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: docs/gcp.md; to try it
+# An L4 on Google Cloud: fcctl starts (or creates) it, and stops it after each run. Set-up: fcctl help gcp; to try it
 # without an account: fcctl run preflight --on sandbox; what a run would cost: fcctl cost plan first --on l4
 # [targets.l4]
 # kind = "gcp"
@@ -72,6 +73,7 @@ class Written:
     kept: list[Path] = field(default_factory=list)
     backups: list[Path] = field(default_factory=list)
     jobs: list[str] = field(default_factory=lambda: ["first"])
+    jobs_folder: str = _JOBS
     name: str | None = None
     empty: bool = False  # nothing to build or run was found
     #: The top of the git repository, if the workspace is a part of it.
@@ -140,8 +142,8 @@ def _check(folder: Path, *, force: bool) -> None:
             raise ConflictError(
                 f"{folder / name} is not a folder",
                 cause=f"a workspace needs a folder named {name}",
-                hint=f"rename the file, or write a fcctl.toml with another `{name}` below [project]:"
-                f" docs/configuration.md",
+                hint=f"rename the file, or write a fcctl.toml with another `{name}` below [project]: fcctl help"
+                " configuration",
             )
 
 
@@ -156,13 +158,20 @@ def _write_all(done: Written, host: str | None, force: bool) -> None:
     projects = _projects(done.root)
     done.jobs = list(projects) or done.jobs
     done.name = slug(done.root.resolve().name)[:48].strip("-")
-    _write(done, done.root / "fcctl.toml", _config_text(done.name, host), replace=force)
+    done.jobs_folder = _jobs_folder(done.root)
+    _write(done, done.root / "fcctl.toml", _config_text(done.name, host, done.jobs_folder), replace=force)
     for job in done.jobs:
         place = projects.get(job)
         text = starter.job_text(inspect_folder(done.root / (place or "")), job, place)
         done.empty = place is None and starter.NOTHING in text
-        _write(done, done.root / "jobs" / f"{job}.yaml", text, replace=force)
+        _write(done, done.root / done.jobs_folder / f"{job}.yaml", text, replace=force)
     _write(done, done.root / "results" / ".gitignore", _RESULTS_IGNORE, replace=False)
+
+
+def _jobs_folder(root: Path) -> str:
+    """Another name for it if the folder ``jobs`` has YAML of another program."""
+    texts = map(read_text, (root / _JOBS).glob("*.yaml"))
+    return _JOBS if all(re.search(r"^job[ \t]*:", text, re.MULTILINE) for text in texts) else "fcctl-jobs"
 
 
 def _empty_submodules(folder: Path) -> Iterator[str]:

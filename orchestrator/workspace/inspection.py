@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shlex
@@ -239,6 +240,7 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
     return replace(
         found,
         cmake=True,
+        cmake_presets=tuple(_presets(folder)),
         cmake_leftovers=any((folder / "build" / name).exists() for name in ("CMakeCache.txt", "CMakeFiles")),
         cmake_tests=tests,
         # Without a kernel, ptxas prints nothing.
@@ -249,6 +251,17 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
         programs_use_gpu=found.uses_nvcc or _NAMES_GPU.search(every) is not None,
         **(_python_tests(folder, alone=True) if _MODULE.search(every) and not tests else {}),
     )
+
+
+def _presets(folder: Path) -> Iterator[str]:
+    try:
+        presets = json.loads(read_text(folder / "CMakePresets.json"))["configurePresets"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return
+    for preset in presets[:MAX_SOURCES] if isinstance(presets, list) else ():
+        name = preset.get("name") if isinstance(preset, dict) and not preset.get("hidden") else None
+        if isinstance(name, str) and name.isprintable():
+            yield name
 
 
 def _programs(folder: Path, known: Iterable[Program], *, search: bool = True) -> dict[str, Any]:

@@ -240,6 +240,7 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
     variables = "".join(f' -D{name}="$FCCTL_CUDA_ARCH"' for name in findings.arch_variables)
     keep_going = not findings.cmake_tests and _run_alone(findings)
     configure = "rm -rf build/CMakeCache.txt build/CMakeFiles &&\n" * findings.cmake_leftovers
+    configure += _PRESETS % ", ".join(map(shlex.quote, findings.cmake_presets)) if findings.cmake_presets else ""
     configure += f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
     line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
     steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
@@ -342,8 +343,7 @@ def _python_bench(findings: Findings, run: str) -> _Step:
 
 _VENV = "A virtual environment of this run; it can use the packages of the target's Python, such as torch."
 _PYTHON = "FCCTL_PYTHON is a Python of the target, if possible one that has torch."
-
-
+_PRESETS = "# CMakePresets.json has %s; with one, instead: cmake --preset NAME -B build &&\n"
 _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 

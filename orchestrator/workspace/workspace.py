@@ -98,7 +98,7 @@ class Workspace:
             raise NotFoundError(
                 "this workspace has no phases",
                 cause="fcctl.toml has no [phases.NAME], and no job is called phase...",
-                hint="add [phases.NAME] with the name of a job: docs/configuration.md",
+                hint="add [phases.NAME] with the name of a job: fcctl help configuration",
             )
         prices = []
         for target in (self.config.targets[name] for name in self.config.configured):

@@ -37,7 +37,7 @@ EXAMPLE = ("jobs", "kernels/flashcore", "tune")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a tree in which somebody has worked."""
     tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
-    for name in ("orchestrator", "remote", "kernels", "jobs", "tune", "results/reference"):
+    for name in ("orchestrator", "remote", "kernels", "jobs", "tune", "docs", "results/reference"):
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "fcctl.toml"):
         shutil.copy(REPOSITORY / name, tree / name)
@@ -108,6 +108,7 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
     published = {name for name in data if name.startswith("results/reference/")}
     assert len({name.split("/")[3] for name in published}) == 4
     parts = [REPOSITORY / "fcctl.toml", *(f for part in EXAMPLE for f in (REPOSITORY / part).rglob("*") if f.is_file())]
+    parts += (REPOSITORY / "docs").rglob("*.md")  # what `fcctl help` prints
     tracked = {f.relative_to(REPOSITORY).as_posix() for f in parts if "__pycache__" not in f.parts}
     assert data - published == {name for name in tracked if "/build/" not in name}
     assert {f"{top}/py.typed" for top in ("orchestrator", "fcctl_remote", "fcctl_tune")} <= set(names)
@@ -141,6 +142,7 @@ def test_it_works_outside_the_repository_and_the_host_program_is_its_own(
     listed = run([str(site / "bin/fcctl"), "jobs", "ls"], cwd=tmp_path, env=installed)
     assert {"first", "preflight"} <= {line.split()[0] for line in listed.splitlines() if line.strip()}
     run([str(site / "bin/fcctl"), "jobs", "validate"], cwd=tmp_path, env=installed)
+    assert run([str(site / "bin/fcctl"), "help", "jobs"], cwd=tmp_path, env=installed).startswith("# Jobs")
     shown = run([str(site / "bin/fcctl"), "run", "preflight", "--on", "local"], cwd=tmp_path, env=installed)
     assert "preflight on local  ✓ passed" in shown
     (runner,) = (private_home / ".fcctl/runner").glob("*.pyz")

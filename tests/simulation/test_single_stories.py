@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.base.errors import CloudError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.emulator.clock import parse_timestamp
 from orchestrator.hosts.audit import audit
 from orchestrator.hosts.hosts import down
 from orchestrator.leases.machine_lease import MachineLease
-from orchestrator.machines.cloud import IN_FLIGHT_S, Power
+from orchestrator.machines.cloud import IN_FLIGHT_S, Endpoint, Power
 from orchestrator.machines.provision.actions import Purpose
 from orchestrator.machines.provision.release import ReleaseRequest, release
 from orchestrator.runs.cost.spending import lines, reservations
@@ -191,6 +193,36 @@ def test_it_is_stopped(played: Episode, is_known: bool) -> None:
     wanted = ReleaseRequest(ZONE, the_machine(played).id if is_known else None)
     (done,) = release(services(played), played.here.target, [wanted], "stop", lambda *_, **__: None)
     assert (done.how, the_machine(played).status) == ("stopped", "TERMINATED")
+
+
+@pytest.mark.parametrize("times", [1, 3, 4])
+def test_a_stop_that_was_accepted_and_then_failed_is_requested_again(played: Episode, times: int) -> None:
+    """Whatever the cloud calls it: what is not stopped costs."""
+    unknown = {"operation": {"code": "NOBODY_KNOWS_THIS", "http": None}}
+    played.cloud.faults.add(action="instances.stop", nth=f"1-{times}", do=unknown)
+    began, target, request = played.world.now, played.here.target, ReleaseRequest(ZONE, the_machine(played).id)
+    ends = pytest.raises(CloudError, match="NOBODY_KNOWS_THIS") if times > 3 else nullcontext()
+    with ends:
+        release(services(played), target, [request], "stop", lambda *_, **__: None)
+    assert the_machine(played).status == ("RUNNING" if times > 3 else "TERMINATED")
+    assert played.world.now - began < 120
+
+
+def test_nobody_logs_in_to_a_machine_that_is_being_stopped_without_asking_the_cloud(played: Episode) -> None:
+    """It still answers for a moment: a run would begin there, and go off with it."""
+    here, target, deadlines = services(played), played.here.target, list[float | None]()
+    known = Endpoint(
+        target.project, target.instance, ZONE, the_machine(played).id, "10.0.0.2", 22, "me", "/key", (), deadline=1e10
+    )
+    here.book.remember(known)
+
+    def log(kind: str, **data: object) -> None:
+        seen = here.book.known(target.project, target.instance)
+        deadlines.append(None if seen is None else seen.deadline)
+
+    release(here, target, [ReleaseRequest(ZONE, known.instance_id)], "stop", log)
+    after = here.book.known(target.project, target.instance)
+    assert (deadlines, after is not None and bool(after.our_stop)) == ([None], True)
 
 
 def test_its_owner_does_not_take_it_for_stopped(played: Episode) -> None:

@@ -30,7 +30,7 @@ class CloudWorkspace(Workspace):
         self.instance = instance
         values = {
             "kind": "gcp", "project": PROJECT, "instance": instance, "zones": list(ZONES), "api_endpoint": cloud.url,
-            "reconnect_s": 20.0, "link_timeout_s": 5.0, **target,
+            "reconnect_s": 20.0, "link_timeout_s": 20.0, **target,
         }  # fmt: skip
         caps = {"per_run_usd": cap, "per_session_usd": per_session_usd}
         given = {key: usd for key, usd in caps.items() if usd is not None}

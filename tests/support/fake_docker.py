@@ -78,6 +78,7 @@ def remove(request: dict[str, Any], *_: Any) -> int:
         process = containers[name][1]
         process.kill()
         end(name, process.pid)
+        containers.pop(name, None)
     return 0
 
 
@@ -104,7 +105,7 @@ def members(name: str, group: int) -> Iterator[int]:
 
 
 def listed(request: dict[str, Any], *_: Any) -> list[str]:
-    return [name for name, (label, _) in containers.items() if f"label={label}" == request["argv"][-1]]
+    return [name for name, (label, _) in list(containers.items()) if f"label={label}" == request["argv"][-1]]
 
 
 # ------------------------------------------------------------------------------------------------ the client

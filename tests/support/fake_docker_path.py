@@ -27,6 +27,8 @@ def daemon(program: Path, state: Path, *programs: str) -> Iterator[None]:
     install(program, state)
     with subprocess.Popen([program, "daemon"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
-        yield
-        process.kill()
+        try:
+            assert process.stdout.readline() == b"up\n"
+            yield
+        finally:
+            process.kill()

@@ -195,7 +195,8 @@ def _import_what_commands_import(more: Sequence[str]) -> None:
     import pkgutil
 
     import orchestrator
-    import tests.support.killed_fcctl  # noqa: F401 - for the children
+    import tests.support.killed_fcctl
+    import tests.support.patience  # noqa: F401 - for the children
 
     for name in (*ALWAYS_USED, *more):
         importlib.import_module(name)
@@ -264,7 +265,7 @@ def _serve(asks: socket.socket, more: Sequence[str]) -> None:
             for fd in fds[:3]:
                 os.close(fd)
             running[pid] = fds[3]
-            with contextlib.suppress(BrokenPipeError):  # whoever asked has ended; the server is others', too
+            with contextlib.suppress(BrokenPipeError):  # whoever asked is gone: others go on asking
                 os.write(fds[3], f"{pid}\n".encode())
 
 
@@ -305,7 +306,7 @@ class RemoteClock:
 def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
     from orchestrator import app
     from orchestrator.cli import entry
-    from tests.support import killed_fcctl
+    from tests.support import killed_fcctl, patience
 
     try:
         signal.set_wakeup_fd(-1)
@@ -324,6 +325,7 @@ def _be_fcctl(asked: dict[str, Any], fds: Sequence[int]) -> NoReturn:
         if asked["clock"]:
             clock = RemoteClock(asked["clock"])
             app.SystemClock = lambda: clock  # type: ignore[assignment,misc]
+        patience.be_patient()
         entry.entry()
     finally:
         os._exit(70)  # entry() does not come back

@@ -72,7 +72,8 @@ class LinkProxy:
                 end.close()
 
     def close(self) -> None:
-        self._closed = True
+        with self._lock:
+            self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -104,7 +105,12 @@ class LinkProxy:
             for end in (near, far):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
-                self._pairs.append((near, far))
+                if not self._closed:
+                    self._pairs.append((near, far))
+            if self._closed:  # since it was accepted: nobody else ends it
+                near.close()
+                far.close()
+                return
             for source, sink, way in ((near, far, "up"), (far, near, "down")):
                 threading.Thread(target=self._relay, args=(source, sink, way), daemon=True).start()
 

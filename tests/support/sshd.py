@@ -35,6 +35,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def held_port() -> tuple[int, int]:
+    """A port on loopback, and the descriptor that keeps it for a server that will bind it, again and again: nobody else
+    gets it, and as long as the server does not listen, connections are refused. Only Linux lets two bind it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1]), os.dup(held.fileno()) if sys.platform == "linux" else os.open(os.devnull, 0)
+
+
 @contextmanager
 def port_of_nobody() -> Iterator[int]:
     """A port on loopback that is taken, so that nobody else gets it meanwhile, and at which nobody listens."""
@@ -58,8 +67,8 @@ class PortTaken(Exception):
 class LoopbackSshd:
     """One sshd process: ``start``, ``stop``, ``restart``; its port stays the same.
 
-    The port is free when it is chosen. Should somebody take it before the first start, another is chosen then, so
-    :attr:`port` counts from that start on.
+    On Linux the port is this server's until ``close``. Elsewhere somebody may take it before the first start; then
+    another is chosen, so :attr:`port` counts from that start on.
 
     Commands run over it see ``HOME`` = :attr:`home` (so ``~/.fcctl`` is the test's own) and a private
     ``TMUX_TMPDIR``. Everything a client needs is in :attr:`folder`: ``id`` (accepted key), ``known_hosts``,
@@ -79,7 +88,8 @@ class LoopbackSshd:
             make = new_key_pair if kind in HOST_KEY_KINDS else generate_key
             make(path, kind)
         self.user = getpass.getuser()
-        self.port = free_port()
+        self._held: int | None
+        self.port, self._held = held_port()
         self._had_port = False
         self.settings = settings
         #: Of every command over it; a change counts from the next start.
@@ -146,7 +156,12 @@ class LoopbackSshd:
         """End the listener and, unless ``sessions`` is false, the open connections too (not what runs in tmux)."""
         if self._process is None:
             return
-        children = _descendants(self._process.pid, "sshd") if sessions else []
+        children: list[int] = []
+        if sessions:
+            os.kill(self._process.pid, signal.SIGSTOP)  # it makes no session while the others are listed
+            os.waitpid(self._process.pid, os.WUNTRACED)
+            children = _descendants(self._process.pid, "sshd")
+            self._process.kill()
         self._process.terminate()
         self._process.wait()
         self._process = None
@@ -162,6 +177,9 @@ class LoopbackSshd:
         for proxy in self._proxies:
             proxy.close()
         self.stop()
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
         end_processes_of(self.home)
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -23,6 +23,7 @@ from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.world import Machine
 from tests.support import forked
 from tests.support.forked import REAL_S
+from tests.support.patience import patient
 from tests.support.prices import write_prices
 from tests.support.workspace import Workspace
 
@@ -97,6 +98,7 @@ class CloudWorkspace(Workspace):
         clock = VirtualClock(self.emulator, self.ahead_s)
         with (
             mock.patch("orchestrator.app.SystemClock", return_value=clock),
+            patient(),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):

@@ -26,6 +26,10 @@ def end_started(home: Path) -> None:
             process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # what it started has its pipes, too
             print(f"{process.args}: {process.communicate(timeout=10)}")
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()  # else the garbage collector complains of it during another test
 
 
 class Workspace:

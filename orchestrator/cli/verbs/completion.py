@@ -68,10 +68,11 @@ def _install(cli: Cli) -> None:
     path = home / _PLACES[shell]
     make_folders(path.parent)
     write_atomic(path.parent, path.name, _script(shell).encode())
-    written, rc = [path], home / ".zshrc"
-    if shell == "zsh" and ".zfunc" not in (rc.read_text(errors="replace") if rc.is_file() else ""):
+    written, rc = [path], Path(cli.environ.get("ZDOTDIR") or home) / ".zshrc"
+    before = rc.read_text(errors="replace") if shell == "zsh" and rc.is_file() else ""
+    if shell == "zsh" and ".zfunc" not in before:
         with rc.open("a") as stream:
-            stream.write(_ZSHRC)
+            stream.write(_ZSHRC if before.endswith("\n") or not before else f"\n{_ZSHRC}")
         written.append(rc)
     if not cli.show({"shell": shell, "written": written}):
         for one in written:
@@ -100,20 +101,11 @@ _RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9-]{1,50}")
 
 
 def names_for(param: click.Parameter) -> Callable[[], Iterable[str]] | None:
-    """What completes a parameter of this name, if it is one of ours."""
+    """What completes a parameter, by the word that its help has for the value."""
     if isinstance(param.type, click.Choice):
         return None
-    if isinstance(param, click.Option):
-        if "--compare" in param.opts or "--adopt" in param.opts:
-            return run_names
-        return target_names if "--on" in param.opts else None
-    if param.name in ("job", "names"):
-        return job_names
-    if param.name == "search":
-        return search_names
-    if param.name in ("run", "runs", "run_id", "run_ids", "old", "new"):
-        return run_names
-    return None
+    word = "SEARCH" if param.name == "search" else param.metavar or (param.name or "").upper()
+    return _NAMES.get(word.strip("[].").partition("|")[0])
 
 
 def complete_with(names: Callable[[], Iterable[str]]) -> Any:
@@ -145,6 +137,12 @@ def target_names() -> list[str]:
     return sorted({"local", "sandbox", *table(data.get("targets"))})
 
 
+def page_names() -> list[str]:
+    from orchestrator.cli.verbs.help import pages
+
+    return list(pages())
+
+
 def run_names() -> list[str]:
     """Tags, then the newest runs first, active ones included."""
     root, data = _workspace()
@@ -165,6 +163,13 @@ def _tags(results: Path) -> list[str]:
             return sorted(table(toml.loads(stream.read(_MAX_TAGS_BYTES).decode()).get("tags")))
     except (OSError, ValueError):
         return []
+
+
+#: A and B are the runs that are compared.
+_NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    "RUN": run_names, "A": run_names, "B": run_names, "JOB": job_names, "SEARCH": search_names, "TARGET": target_names,
+    "TOPIC": page_names,
+}  # fmt: skip
 
 
 def _workspace() -> tuple[Path, dict[str, Any]]:

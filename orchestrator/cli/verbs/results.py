@@ -62,8 +62,8 @@ def compare(
 
     Each is an id, the first or last characters of one, `last`, `last:JOB`, `last~1`, a tag such as `baseline`, a commit
     or branch, or several of these separated by commas: with several launches of one program, fcctl can tell a change
-    from noise. Each benchmark is faster, slower, the same, inconclusive or incomparable; docs/statistics.md defines
-    these. Exit code 9: a benchmark is slower, or what --fail-on names.
+    from noise. Each benchmark is faster, slower, the same, inconclusive or incomparable; `fcctl help statistics`
+    defines these. Exit code 9: a benchmark is slower, or what --fail-on names.
     """
     from orchestrator.results.compare.compare import MOST_SIDES, with_margin
     from orchestrator.results.compare.verdicts import Options, conditions

@@ -147,7 +147,7 @@ def emulator(
     """Emulate the part of Compute Engine that fcctl uses; instances are sshd processes on this computer.
 
     Prints the URL that clients use as their API endpoint. It needs no account and costs nothing. Without --state, all
-    data is deleted when it stops. docs/emulator.md lists what it supports, and how to script faults.
+    data is deleted when it stops. `fcctl help emulator` lists what it supports, and how to script faults.
 
     With --stop: stop the emulator that `--on sandbox` started, and its instances.
     """

@@ -36,6 +36,7 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
     Looks for a Makefile, CMakeLists.txt, Python package, justfile, meson.build, Bazel, Cargo or Julia, tests,
     benchmarks, scripts and .cu files. Does not overwrite files.
     """
+    from fcctl_remote.probe import gpu
     from orchestrator.workspace import init as workflow
 
     if example is not None and host is not None:
@@ -57,6 +58,9 @@ def init(cli: Cli, folder: str | None, host: str | None, force: bool, example: s
         return
     on = "gpu" if host else "local"
     job = done.jobs[0] if len(done.jobs) == 1 else "JOB"
+    if not host and not gpu.visible():
+        on = "gpu"
+        cd += "uncomment [targets.gpu] in fcctl.toml and write its host (this computer has no GPU), then: "
     cli.note(f"next: {cd}fcctl doctor --on {on}, then: fcctl run {job} --on {on}")
 
 
@@ -74,7 +78,7 @@ def _print_written(cli: Cli, done: Written, example: bool) -> None:
     if done.empty:
         cli.note(
             f"nothing to build or run was found, so the job prints the machine's name: write your commands into"
-            f" jobs/{done.jobs[0]}.yaml, which has the command for notebooks, if there are any"
+            f" {done.jobs_folder}/{done.jobs[0]}.yaml, which has the command for notebooks, if there are any"
         )
     if done.name and done.name != done.root.name:
         cli.note(f"the project name is '{done.name}'; to change it, edit [project] name in fcctl.toml")
@@ -217,7 +221,10 @@ def validate(cli: Cli, names: tuple[str, ...]) -> int:
 
 
 def _path(workspace: Workspace, name: str) -> Path:
-    return Path(name).absolute() if name.endswith((".yaml", ".yml")) or "/" in name else workspace.jobs.path(name)
+    if not name.endswith((".yaml", ".yml")) and "/" not in name:
+        return workspace.jobs.path(name)
+    places = (Path.cwd(), workspace.root, workspace.jobs.folder)  # as `fcctl run` looks for it
+    return next((place / name for place in places if (place / name).is_file()), Path(name).absolute())
 
 
 def _row(workspace: Workspace, name: str) -> dict[str, Any]:

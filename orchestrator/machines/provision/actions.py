@@ -62,6 +62,10 @@ class Policy:
         return self.target.instance
 
     @property
+    def may_create(self) -> bool:
+        return self.request.create and self.target.create
+
+    @property
     def stockout_wait_s(self) -> float:
         return self.target.stockout_wait_minutes * 60
 

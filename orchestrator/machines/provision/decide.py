@@ -254,20 +254,20 @@ def _in_between(machine: Machine, policy: Policy, history: History, now: float) 
 def _no_stock(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Action | None:
     """What the target wants for a stopped machine whose zone has none like it; None: ask again."""
     starts = [a for a in history.of("start", machine.zone) if a.refusal is not None]
-    refusal = starts[-1].refusal
-    if policy.target.on_stockout == "rebuild":
+    refusal, how, hint = starts[-1].refusal, policy.target.on_stockout, "run the command again later"
+    if how == "rebuild" and policy.may_create:
         return _rebuild(machine, policy, history, now, seen)
-    if policy.target.on_stockout == "wait" and now - history.began < policy.stockout_wait_s:
+    if how != "fail" and now - history.began < policy.stockout_wait_s:
         return _pause(starts[-1], len(starts), now, f"{machine.zone} has no free machine for {machine.name}")
-    waited = f" after {(now - history.began) / 60:.0f} minutes" if policy.target.on_stockout == "wait" else ""
+    waited = f" after {(now - history.began) / 60:.0f} minutes" if how != "fail" else ""
+    if how != "rebuild":
+        hint += ', or set on_stockout = "rebuild" in the target: fcctl then copies its disk to another zone'
     return Fail(
         "capacity",
         f"{machine.zone} has no free machine for {machine.name}{waited}",
         cause=refusal.message if refusal else None,
-        hint=refusal.hint if refusal and refusal.remedy is Remedy.NEXT_REGION else
-        "run the command again later, or set on_stockout = \"rebuild\" in the target: fcctl then copies its disk to "
-        "another zone",
-    )  # fmt: skip
+        hint=refusal.hint if refusal and refusal.remedy is Remedy.NEXT_REGION else hint,
+    )
 
 
 def _rebuild(machine: Machine, policy: Policy, history: History, now: float, seen: Sequence[Machine]) -> Action:
@@ -290,7 +290,7 @@ PATIENCE = 6
 
 def creation(policy: Policy, history: History, now: float, taken: frozenset[str], snapshot: str | None) -> Action:
     """A machine where there is none, or none to be had: the first zone and price model not refused yet."""
-    if not (policy.request.create and policy.target.create):
+    if not policy.may_create:
         return Fail(
             "not_found",
             f"the machine {policy.name} does not exist in {', '.join(policy.target.zones)}",

@@ -33,6 +33,8 @@ POLL_S = 1.0
 PENDING_POLL_S = 5.0
 #: The interval between requests after a transient refusal, seconds.
 AGAIN_S = 5.0
+#: How many stops that the cloud accepted may fail, whatever it calls that, before one is an error.
+MOST_FAILED = 3
 #: The interval between looks for it, seconds.
 ARRIVAL_POLL_S = 2.0
 
@@ -178,6 +180,7 @@ class _Release:
         self._used_by = used_by
         self._cloud: Cloud = parts.clouds.open(target)
         self._changes = Changes(self._cloud, parts.clock, log, target.instance)
+        self._failed = 0
 
     def release(self, request: ReleaseRequest, machine: Machine | None) -> Released:
         if machine is None:
@@ -279,19 +282,29 @@ class _Release:
         return _released("stopped", now, stopped)
 
     def _request_stop(self, machine: Machine, limit_s: float) -> None:
+        self._remember(machine)
         operation = self._changes.make("stop", machine.zone, partial(self._cloud.stop, machine), limit_s)
-        _raise_if_fatal(self._target, machine, operation)
+        if not operation.name or self._failed >= MOST_FAILED:
+            _raise_if_fatal(self._target, machine, operation)
         if operation.refusal is not None:
+            self._failed += 1
             self._clock.sleep(AGAIN_S)
             return
+        self._remember(machine, our_stop=operation.name)
+
+    def _remember(self, machine: Machine, our_stop: str | None = None) -> None:
+        """Without its deadline, nobody takes the machine, which still answers for a moment, without asking the cloud;
+        its host keys are kept."""
         book, known = self._parts.book, self._parts.book.known(machine.project, machine.name)
-        if known is not None:  # keeps its host keys
+        if known is not None:
             with suppress(FcctlError):  # on a full disk the next login fails once
-                book.remember(replace(known, deadline=None, our_stop=operation.name), instead_of=known)
+                stop = known.our_stop if our_stop is None else our_stop
+                book.remember(replace(known, deadline=None, our_stop=stop), instead_of=known)
 
     def _delete(self, machine: Machine) -> Released:
         deadline = self._clock.monotonic() + STOP_LIMIT_S
         self._show(f"deleting {machine.name}")
+        self._remember(machine)
         operation = self._request_deletion(machine)
         while (seen := self._cloud.machine(machine.zone, machine.name)) is not None and seen.id == machine.id:
             if self._clock.monotonic() > deadline:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.clock import Clock
-from orchestrator.base.errors import CloudError, NotFoundError
+from orchestrator.base.errors import CloudError, FcctlError, NotFoundError
 from orchestrator.machines.cloud import (
     SNAPSHOT_LABEL,
     STALE_S,
@@ -68,6 +68,8 @@ class GcpCloud:
         request = "AggregatedListInstancesRequest"
         for _, scoped in messages.scopes(self._api, "Instances", request, "instances", unreachable, filter=wanted):
             machines += [messages.machine(raw, self.project) for raw in scoped.instances]
+        # A service that does not know the filter lists machines of others, too.
+        machines = [m for m in machines if all(k in m.labels and v in (None, m.labels[k]) for k, v in labels.items())]
         return sorted(machines, key=lambda one: (one.name, one.zone)), sorted(unreachable)
 
     def operations(self, zone: str, name: str) -> list[Operation]:
@@ -173,20 +175,25 @@ class GcpCloud:
         return change
 
     def _check_max_run(self, machine: Machine, seconds: int, *, done: bool) -> None:
-        now = self.machine(machine.zone, machine.name)
+        until = self._clock.monotonic() + (STALE_S if done else 0.0)
+        while (now := self.machine(machine.zone, machine.name)) is not None:
+            if (now.max_run_s, now.termination_action) == (seconds, "STOP"):
+                return
+            if self._clock.monotonic() >= until:
+                break
+            self._clock.sleep(AGAIN_S)  # reads may be behind the change
         if now is None:
             raise NotFoundError(
                 f"{machine.name} disappeared while fcctl set its time limit", hint="see the machines: fcctl hosts ls"
             )
-        if (now.max_run_s, now.termination_action) != (seconds, "STOP"):
-            raise CloudError(
-                f"the cloud did not store the time limit of {machine.name}, so fcctl does not start it",
-                cause=f"fcctl set {seconds} s, then STOP; the cloud shows "
-                + (f"{now.max_run_s} s, then {now.termination_action}" if now.max_run_s else "nothing")
-                + ("" if done else f"; the change was not finished after {CHANGE_TIMEOUT_S:.0f} s"),
-                hint="run the command again; if this repeats, see the state of the service: "
-                "https://status.cloud.google.com",
-            )
+        raise CloudError(
+            f"the cloud did not store the time limit of {machine.name}, so fcctl does not start it",
+            cause=f"fcctl set {seconds} s, then STOP; the cloud shows "
+            + (f"{now.max_run_s} s, then {now.termination_action}" if now.max_run_s else "nothing")
+            + ("" if done else f"; the change was not finished after {CHANGE_TIMEOUT_S:.0f} s"),
+            hint="run the command again; if this repeats, see the state of the service: "
+            "https://status.cloud.google.com",
+        )
 
     def set_labels(self, machine: Machine, labels: Mapping[str, str], request_id: str) -> Operation:
         body = {"labels": {**machine.labels, **labels}, "label_fingerprint": machine.label_fingerprint}
@@ -326,11 +333,13 @@ class GcpCloud:
         """The operation of an earlier request with this id whose reply was lost.
 
         A service may refuse the second one, for the id was used or the world has changed by the first (the machine is
-        there, is gone, has another fingerprint), where it could have repeated its first answer.
+        there, is gone, has another fingerprint), where it could have repeated its first answer. None also if operations
+        cannot be listed: the caller reads the machine then.
         """
-        for raw in self._history(zone, target):
-            if raw.client_operation_id.lower() == request_id.lower():
-                return messages.operation(raw)
+        with suppress(FcctlError):
+            for raw in self._history(zone, target):
+                if raw.client_operation_id.lower() == request_id.lower():
+                    return messages.operation(raw)
         return None
 
     def _history(self, zone: str, target: str) -> list[Any]:

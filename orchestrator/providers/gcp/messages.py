@@ -53,8 +53,10 @@ def machine(raw: Any, project: str) -> Machine:
     scheduling = raw.scheduling
     limit = int(scheduling.max_run_duration.seconds) or None
     running = raw.status == "RUNNING"
-    # One that was never started again may lack the time of its start.
-    started = moment(raw.last_start_timestamp or (raw.creation_timestamp if running else ""))
+    started, stopped = moment(raw.last_start_timestamp), moment(raw.last_stop_timestamp)
+    created = moment(raw.creation_timestamp)
+    if started is None and created is not None and running:  # some services leave it out
+        started = max(created, stopped or 0.0)
     deadline = moment(getattr(raw.resource_status.scheduling, "termination_timestamp", ""))  # older libraries lack it
     if deadline is None and limit is not None and started is not None:
         deadline = started + limit
@@ -76,9 +78,9 @@ def machine(raw: Any, project: str) -> Machine:
         external_ip=next((a.nat_i_p for i in interfaces for a in i.access_configs if a.nat_i_p), None),
         external=any(i.access_configs for i in interfaces),
         disks=tuple(_disk(disk) for disk in raw.disks),
-        created=moment(raw.creation_timestamp),
+        created=created,
         started=started,
-        stopped=moment(raw.last_stop_timestamp),
+        stopped=stopped,
         max_run_s=limit,
         termination_action=scheduling.instance_termination_action or None,
         deadline=deadline if running else None,
@@ -97,6 +99,7 @@ _STATES: Mapping[str, OperationState] = {"PENDING": "PENDING", "RUNNING": "RUNNI
 def operation(raw: Any) -> Operation:
     """An ``Operation``. A DONE one has failed if it names an error, whatever its HTTP status says or leaves out."""
     state = _STATES.get(getattr(raw.status, "name", str(raw.status)), "RUNNING")
+    started = moment(raw.start_time) or moment(raw.insert_time)
     return Operation(
         name=raw.name,
         zone=last(raw.zone) or None,
@@ -104,8 +107,8 @@ def operation(raw: Any) -> Operation:
         target=last(raw.target_link),
         state=state,
         refusal=_refusal(raw) if state == "DONE" else None,
-        started=moment(raw.start_time) or moment(raw.insert_time),
-        finished=moment(raw.end_time),
+        started=started,
+        finished=moment(raw.end_time) or (started if state == "DONE" else None),
         target_id=str(int(raw.target_id) or ""),
         collection=last(raw.target_link.rstrip("/").rpartition("/")[0]),  # .../zones/us-west1-c/instances/vm
         user=str(raw.user)[:200],

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fcctl_remote.base.estimates import NEEDS
+from orchestrator.base.errors import plural
 from orchestrator.results.compare import ranks
 
 if TYPE_CHECKING:
@@ -230,7 +231,8 @@ def _lacks(sides: list[list[Launch]]) -> str:
     if min(samples) == 0:
         return f"no raw samples: {MIN_LAUNCHES} launches per side are needed"
     if min(samples) < MIN_SAMPLES:
-        return f"{min(samples)} samples in a launch: {MIN_SAMPLES} are needed, or {MIN_LAUNCHES} launches a side"
+        few = plural(min(samples), "sample")
+        return f"{few} in a launch: {MIN_SAMPLES} are needed, or {MIN_LAUNCHES} launches a side"
     return ""
 
 

@@ -123,9 +123,10 @@ class FileStore:
 
     def journal_of(self, run_id: str) -> list[JournalEntry]:
         """A run's journal, active or complete, without claiming it; empty if there is no such run."""
-        places = self._places(run_id)  # in this order: it may be completed between the two
-        journals = (FileJournal(folder / JOURNAL, self._clock).entries() for folder in (places.active, places.final))
-        return next(filter(None, journals), [])
+        places = self._places(run_id)
+        # Its owner may complete it meanwhile: the final folder is there before the active one goes.
+        active = FileJournal(places.active / JOURNAL, self._clock).entries()
+        return active or FileJournal(places.final / JOURNAL, self._clock).entries()
 
     def add_pending_release(self, run_id: str, entry: dict[str, Any]) -> None:
         """Record that the release of a machine that ``run_id`` started is pending."""

@@ -211,7 +211,7 @@ class InvalidJob(JobError):
 
     def __init__(self, found: list[Problem]) -> None:
         message, hint = models.summary(found)
-        super().__init__(message, hint=hint or "see docs/jobs.md")
+        super().__init__(message, hint=hint or "fcctl help jobs")
         self.problems = tuple(found)
 
 
@@ -236,7 +236,7 @@ def parse(text: str, file: str, name: str | None = None) -> JobFile:
         raise InvalidJob([Problem(f"{file}:{error.line}", error.message)]) from None
     if not isinstance(document.data, dict):
         raise InvalidJob(
-            [Problem(f"{file}:1", "expected a job with keys such as 'job' and 'steps'", "see docs/jobs.md")]
+            [Problem(f"{file}:1", "expected a job with keys such as 'job' and 'steps'", "fcctl help jobs")]
         )
     try:
         job = Job.model_validate(_as_written(document.data, (), document))

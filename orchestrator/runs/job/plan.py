@@ -94,7 +94,7 @@ def check_settings(job: Job, settings: Mapping[str, str]) -> None:
     declared = set(job.env).union(*(step.env for step in job.steps))
     for key in settings:
         if key not in declared:
-            hint = did_you_mean(key, declared) if declared else f"the job '{job.job}' has no env variables"
+            hint = did_you_mean(key, declared) if declared else f"declare it in the job's file: env: {{{key}: VALUE}}"
             raise UsageError(f"--set {key}: the job '{job.job}' has no env variable of this name", hint=hint)
 
 

@@ -177,7 +177,7 @@ def prepare(
     for name in looking_secret([plan.env, *(step.env for step in plan.steps)]):
         services.observer.note(
             f"{name} in `env` looks like a secret, and fcctl stores env values in plan.json on both computers; "
-            f'use secrets = ["{name}"] instead: docs/configuration.md'
+            f'use secrets = ["{name}"] instead: fcctl help configuration'
         )
     record = SourceRecord(tree_sha256=source.tree_sha256, git_commit=source.git_commit, dirty=source.dirty)
     saved = SavedPlan(

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import DiskError, FcctlError, HostError
+from orchestrator.base.errors import DiskError, FcctlError, HostError, LinkLost
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
@@ -73,12 +73,22 @@ class Releaser:
         return self._target.release
 
     def turn_off_again(self) -> float | None:
-        """Stops what a failed wake started; returns when, by the cloud's clock. A failed stop becomes a pending
-        release."""
-        if not (self._lease.acquired() or self._lease.start_requests()):
+        """Stops what a failed wake started, unless somebody else uses it by now; returns when, by the cloud's clock. A
+        failed stop becomes a pending release."""
+        acquired = self._lease.acquired()
+        if not (acquired or self._lease.start_requests()):
             return None
+        if acquired and not acquired.get("turned_on"):
+            self._note_user("another owner")
+            return None
+        user = self._user_of_it()
         try:
-            done = self._lease.release("stop")
+            done = self._lease.release("stop", lambda machine: user or self._in_use_by(machine))
+        except releasing.InUse as wanted:
+            self._note_user(wanted.by)
+            if wanted.by != PERSON:
+                self._add_pending(left=self._services.clock.now())
+            return None
         except FcctlError as error:
             self._record_pending(error)
             return None
@@ -176,12 +186,24 @@ class Releaser:
                 return neighbour.run_id
         if not self._lease.acquired():
             return None
-        try:
-            found = self._lease.host.session().status(None)
-        except HostError:
+        found = self._runs_there()
+        if found is None:
             return None
         self._known_there = {own, *(r.run_id for r in found)}
         return next((r.run_id for r in found if r.run_id != own and r.status not in wire.RUN_ENDINGS), None)
+
+    def _runs_there(self) -> list[wire.RunSummary] | None:
+        """The runs that the machine lists; None if it does not answer. Asked again over a new connection if this one
+        has broken: another computer's run must not be stopped for that."""
+        host = self._lease.host
+        try:
+            try:
+                return host.session().status(None)
+            except LinkLost:
+                host.close()
+                return host.session().status(None)
+        except HostError:
+            return None
 
     def _in_use_by(self, machine: Machine) -> str | None:
         run_id, entries = self._run_id, self._lease.entries()
@@ -195,8 +217,11 @@ class Releaser:
             return None
         return releasing.waiting_runs(machine, self._known_there, self._services.store.is_complete)
 
-    def _leave_it_to(self, user: str) -> None:
+    def _note_user(self, user: str) -> None:
         self._services.observer.note(f"{self._target.instance} stays on: {user} uses it")
+
+    def _leave_it_to(self, user: str) -> None:
+        self._note_user(user)
         # That run may yet be refused or die before it has the machine, and would not know that it is to stop it.
         self._add_pending(left=self._services.clock.now())
         self._log("released", how="used", by=user)
@@ -242,7 +267,7 @@ class Releaser:
             done = self._lease.release(policy, self._in_use_by)
         except releasing.InUse as wanted:
             if wanted.by == PERSON:
-                self._services.observer.note(f"{self._target.instance} stays on: {PERSON} uses it")
+                self._note_user(PERSON)
                 self._log("released", how="used", by=PERSON, stopped=self._off)
             else:
                 self._leave_it_to(wanted.by)

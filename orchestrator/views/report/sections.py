@@ -41,7 +41,7 @@ from orchestrator.views.tables.compare import forest, sides
 _SPEEDUPS = "A ratio to a reference has a 95 % interval if both were measured interleaved."
 _CEILING = "Percent of roofline: the shortest time possible at this GPU's measured peaks, divided by the measured time."
 _RULES = (
-    "Each rule (docs/report.md) compares a number with a threshold; both are shown. The order is by the share of the"
+    "Each rule (fcctl help report) compares a number with a threshold; both are shown. The order is by the share of the"
     " time that the finding concerns, which is not an expected speedup."
 )
 #: The kernel that a project began with.

@@ -17,6 +17,7 @@ from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.verdicts import Compared
 from orchestrator.results.look import MISSION
 from orchestrator.results.store.rows import gpu_name
+from orchestrator.results.timings import HOW_TO
 from orchestrator.views.blocks import Bar, Bars, Block, Cell, Folded, Grid, Text, apart, more
 from orchestrator.views.blocks import markdown as as_markdown
 from orchestrator.views.figures import difference, kind, microseconds, percent, unit_name
@@ -27,7 +28,7 @@ MAX_ROWS, MAX_FACTS, MAX_MOVED = 100, 20, 12
 #: Where it is known from how much launches differ, if there are few of them.
 _FEW = {
     "assumed": "is assumed; to measure this, run the same source 4 times on this machine, or use 4 launches per side "
-    "(docs/statistics.md)",
+    "(fcctl help statistics)",
     "history": "is the measured difference between runs of the same source on this machine",
     "launches": "is the difference between the launches of one side",
 }
@@ -193,7 +194,7 @@ def blocks(report: Report) -> Iterator[Block]:
         yield from more(comparison.benchmarks, MAX_ROWS)
         yield from _reasons(comparison.benchmarks[:MAX_ROWS])
     elif not report.searches:
-        yield Text("no benchmark in common", style="notice")
+        yield Text(_nothing_in_common(report), style="notice")
     yield from (Text(text, style="soft") for text in _notes(report))
     yield from _section("Environment", report.environment, MAX_FACTS)
     yield from _source(report)
@@ -201,6 +202,14 @@ def blocks(report: Report) -> Iterator[Block]:
     yield from _section("Profile, largest change first", report.profile, MAX_MOVED, kernels=True)
     yield from _section("Searches: the best configuration of each", report.searches, MAX_FACTS, of="search")
     yield from _section("Metrics, largest change first", report.metrics, MAX_MOVED)
+
+
+def _nothing_in_common(report: Report) -> str:
+    old, new = (list(dict.fromkeys(clean(row.key.name, 48) for row in side.rows)) for side in (report.old, report.new))
+    if not old and not new:
+        return f"neither side has a benchmark; {HOW_TO}"
+    shown = [", ".join(names[:4]) + ", ..." * (len(names) > 4) or "none" for names in (old, new)]
+    return f"no benchmark in common: old has {shown[0]}; new has {shown[1]}"
 
 
 def _side(side: ComparedSide) -> Cell:

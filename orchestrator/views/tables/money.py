@@ -131,7 +131,8 @@ def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:
     where = f"{first.zone}, {_MODELS.get(first.model or '', '')}, " if first.zone else ""
     dated = f" of {first.price.date}" if first.price.date else ""
     how = {"list": "list price", "derived": "derived from the list prices"}.get(first.price.how, first.price.source)
-    show(console, (head, "bold"), f"{where}{price(first.price.usd)} an hour ({how}{dated})")
+    rate = f"{where}{price(first.price.usd)} an hour ({how}{dated})"
+    show(console, (head, "bold"), rate if first.price.usd else "no price: usd_per_hour of the target sets one")
     show_blocks(console, [_activities(plan)])
     if zones and first.zone:
         rows = tuple((c.zone or "", _MODELS.get(c.model or "", ""), price(c.price.usd), usd(c.expected_usd),
@@ -145,15 +146,19 @@ def print_cost_plan(plan: CostPlan, console: Console, *, zones: bool) -> None:
 
 def _activities(plan: CostPlan) -> Grid:
     rate, rows = plan.choices[0].price.usd / 3600, list[Line]()
+
+    def dollars(seconds: float) -> str:
+        return usd(seconds * rate) if rate else ""
+
     for line in plan.lines:
-        expected = ("-", "") if line.expected_s is None else (duration(line.expected_s), usd(line.expected_s * rate))
+        expected = ("-", "") if line.expected_s is None else (duration(line.expected_s), dollars(line.expected_s))
         sign = "-" if line.worst_s < 0 else ""
-        worst = (sign + duration(abs(line.worst_s)), usd(line.worst_s * rate)) if line.worst_s else ("", "")
+        worst = (sign + duration(abs(line.worst_s)), dollars(line.worst_s)) if line.worst_s else ("", "")
         rows.append((line.activity, *expected, *worst))
     known = [line.expected_s for line in plan.lines if line.expected_s is not None]
     worst_s = sum(line.worst_s for line in plan.lines)
-    expected = (duration(sum(known)), usd(plan.expected_usd)) if known else ("-", "")
-    rows.append((Cell("total", kind="bold"), *expected, duration(worst_s), usd(worst_s * rate)))
+    expected = (duration(sum(known)), usd(plan.expected_usd) if rate else "") if known else ("-", "")
+    rows.append((Cell("total", kind="bold"), *expected, duration(worst_s), dollars(worst_s)))
     return Grid(("activity", "expected", "", "worst case", ""), tuple(rows), numbers=(1, 2, 3, 4))
 
 

@@ -23,6 +23,8 @@ PATIENCE_S = 20.0
 #: session was made all the same, asking again is harmless: a run that has begun is not begun a second time.
 LEAVING = ("server exited unexpectedly", "lost server", "no server running", "error connecting")
 LEAVING_ATTEMPTS, LEAVING_WAIT_S = 8, 0.03
+#: Who looks whether a run was abandoned has its lock for an instant, longer on a busy machine, seconds.
+LOOK_PATIENCE_S = 5.0
 
 
 def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values: Mapping[str, str]) -> wire.Submitted:
@@ -42,7 +44,7 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values:
         started = False
         if not new:
             lost.settle_unstarted(run)  # of an earlier boot: what its snapshot holds is not known
-        if new or not (runs.has_begun(run) or runs.is_finished(run) or runs.supervisor_pid(run) is not None):
+        if new or not (runs.has_begun(run) or runs.is_finished(run) or _has_supervisor(run)):
             # Not new: an earlier call died between the plan and tmux. One that is just starting has its session.
             if plan.secrets:
                 process.hand_over(run, secret_values)
@@ -53,6 +55,14 @@ def submit(layout: Layout, plan: wire.RunPlan, runner: list[str], secret_values:
     if summary is None:
         raise Refusal("internal", "the files of run %s were deleted while it was submitted" % plan.run_id)
     return wire.Submitted("started" if started else "exists", summary)
+
+
+def _has_supervisor(run: RunLayout) -> bool:
+    """Whether a process keeps the supervisor's lock; one that only looks at the run does not keep it."""
+    fd = files.wait_for_lock(run.supervisor_lock, LOOK_PATIENCE_S)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
 
 
 def _check(plan: wire.RunPlan) -> None:

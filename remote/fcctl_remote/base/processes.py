@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fcctl_remote.base.hostfacts import IS_LINUX
 
@@ -20,6 +20,13 @@ def send(pid: int, number: int, group: bool = False) -> None:
             os.killpg(pid, number)
         else:
             os.kill(pid, number)
+
+
+def in_group(pid: int, leader: int) -> bool:
+    """Whether a signal to the leader's process group reaches the process; no, once it has ended."""
+    with contextlib.suppress(OSError):
+        return os.getpgid(pid) == leader
+    return False
 
 
 def family(session: int | None = None, ancestor: int | None = None, marker: bytes | None = None) -> set[int]:
@@ -69,6 +76,11 @@ def parent_of(pid: int) -> int | None:
         return None if facts is None else facts[1]
     parent = ps(pid, "ppid")
     return int(parent) if parent.isdigit() else None
+
+
+def are_at_work(pids: Iterable[int]) -> bool:
+    """Whether one of these processes runs, or waits for a processor or a disk and for nothing else (Linux)."""
+    return any(facts is not None and facts[0] in "RD" for facts in map(_stat, pids))
 
 
 def started(pid: int) -> str | None:
@@ -148,11 +160,16 @@ def kill_family(
     patience_s: float = KILL_PATIENCE_S, *, session: int | None = None, ancestor: int | None = None,
     marker: bytes | None = None,
 ) -> set[int]:  # fmt: skip
-    """SIGKILL what :func:`family` finds until none is left, as processes may fork meanwhile; returns who survived."""
+    """SIGKILL what :func:`family` finds until none is left, as processes may fork meanwhile; returns who survived.
+
+    None is left when two looks in a row find none: a process that is just becoming another program has no environment
+    for an instant."""
     deadline = time.monotonic() + patience_s
+    empty_looks = 0
     while True:
         left = family(session, ancestor, marker)
-        if not left or time.monotonic() > deadline:
+        empty_looks = 0 if left else empty_looks + 1
+        if empty_looks == 2 or time.monotonic() > deadline:
             return left
         for pid in left:
             send(pid, signal.SIGKILL)

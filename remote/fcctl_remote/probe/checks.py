@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Mapping, Tuple
 
 from fcctl_remote.base import hostfacts
@@ -98,16 +98,29 @@ _HINTS = {
 
 
 def check_needs(needs: Needs, env: Mapping[str, str]) -> tuple[str, str] | None:
-    """None if the machine has what is needed, else what is missing and how to get it. ``env``: the step's."""
-    for tool in needs.tools:
-        if not _has(tool, env):
-            hint = _HINTS.get(tool, "install it: sudo apt install %s (macOS: brew install %s)" % (tool, tool))
-            if tool == "nvcc" and env.get(docker.IMAGE):
-                hint = docker.hint(env[docker.IMAGE], env)
-            return "this machine has no %s" % ("C++ compiler" if tool == "cxx" else tool), hint
-    if needs.gpu or needs.compute_capability:
-        return _unmet_gpu(needs, env)
-    return None
+    """None if the machine has what is needed, else all that is missing and how to get it. ``env``: the step's."""
+    absent = [tool for tool in needs.tools if not _has(tool, env)]
+    unmet = []
+    if absent:
+        names = ["C++ compiler" if tool == "cxx" else tool for tool in absent]
+        unmet.append(("this machine has no %s" % " and no ".join(names), "; ".join(_to_install(absent, env))))
+    gpu_unmet = _unmet_gpu(needs, env) if needs.gpu or needs.compute_capability else None
+    if gpu_unmet:
+        unmet.append(gpu_unmet)
+    return ("; ".join(what for what, _ in unmet), "; ".join(hint for _, hint in unmet)) if unmet else None
+
+
+def _to_install(tools: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
+    packages = " ".join(tool for tool in tools if tool not in _HINTS)
+    if packages:
+        yield "install %s: sudo apt install %s (macOS: brew install %s)" % (
+            "them" if " " in packages else "it", packages, packages,
+        )  # fmt: skip
+    for tool in tools:
+        if tool == "nvcc" and env.get(docker.IMAGE):
+            yield docker.hint(env[docker.IMAGE], env)
+        elif tool in _HINTS:
+            yield _HINTS[tool]
 
 
 def _has(tool: str, env: Mapping[str, str]) -> bool:

@@ -54,7 +54,7 @@ from fcctl_remote.readers import source
 from fcctl_remote.readers.benchmarks import MAX_METRICS
 from fcctl_remote.readers.headings import ANY_NUMBER, LETTER, Above, Headings, apart
 from fcctl_remote.readers.source import MAX_ROWS, ReaderError, clean, finite, lines
-from fcctl_remote.readers.spelling import TIME_UNIT, digits, plain, unit_behind
+from fcctl_remote.readers.spelling import TIME_UNIT, digits, has_decimal_commas, plain, unit_behind, with_points
 from fcctl_remote.readers.tables import NO_NAME, column, untabled
 
 _TO_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
@@ -185,8 +185,9 @@ def _sizes(line: str) -> str | None:
 def numbers(path: str, none: Pattern[str]) -> Iterator[str]:
     """The lines of ``path`` as a terminal shows them at last, each unit behind its number. Raises: ReaderError, if one
     has what matches ``none``."""
+    commas = has_decimal_commas(map(plain, lines(path)))
     for printed in untabled(map(plain, lines(path))):
-        line = unit_behind(printed)
+        line = unit_behind(with_points(printed) if commas else printed)
         if none.search(line):
             raise ReaderError("the measured value is not a number: %s" % clean(line.strip(), 120))
         yield line

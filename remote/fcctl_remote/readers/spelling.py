@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from fcctl_remote.base.text import without_escapes
 
@@ -34,6 +35,11 @@ _MINUTES = re.compile(
 _POWER_OF_TEN = re.compile(r"(?<=\d)\s?[x×*]\s?10\^(?=[+-]?\d{1,2}\b)")
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE].*)?")
 _DECIMALS = re.compile(r"\d+,\d+(?:[eE].*)?")
+_UNIT = r"\s?(?:%s|%s)(?![\w^])" % (TIME_UNIT.replace("?P<unit>", "?:"), RATE_UNIT)
+#: Figures that only a program with decimal commas prints, ``0,345 ms`` and ``12,5 us``, and such as it never prints.
+_COMMA = re.compile(r"(?<![\w.,])(?:0,\d{1,20}|\d{1,20},(?:\d{1,2}|\d{4,20}))%s" % _UNIT)
+_NO_COMMA = re.compile(r"(?<![\w,.])(?:[\d,]{0,20}\.\d{1,20}|\d{1,3}(?:,\d{3}){2,6})%s" % _UNIT)
+_AMBIGUOUS = re.compile(r"(?<![\w.,])(\d{1,3}),(\d{3})(?=%s)" % _UNIT)
 
 
 def plain(line: str) -> str:
@@ -53,6 +59,21 @@ def digits(number: str) -> str:
     if "," not in number or _THOUSANDS.fullmatch(number):
         return number.replace(",", "")
     return number.replace(",", ".") if _DECIMALS.fullmatch(number) else number
+
+
+def has_decimal_commas(text: Iterable[str]) -> bool:
+    """Whether the program that printed these lines writes ``12,345 ms`` for 12.345 ms, as its other figures show."""
+    found = False
+    for line in text:
+        if _NO_COMMA.search(line):
+            return False
+        found = found or _COMMA.search(line) is not None
+    return found
+
+
+def with_points(line: str) -> str:
+    """``line`` of such a program, of which ``12,345 ms`` is no number of thousands."""
+    return _AMBIGUOUS.sub(r"\1.\2", line)
 
 
 def unit_behind(line: str) -> str:

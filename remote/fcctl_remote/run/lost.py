@@ -32,21 +32,22 @@ def write_lost_outcome(run: RunLayout) -> bool:
         return True
     if not runs.has_begun(run):
         return False
-    with files.locked_now(run.supervisor_lock) as ours:
-        if ours and not runs.is_finished(run):
-            finalise(run)
-    return ours or _ended_by_another(run)
-
-
-def _ended_by_another(run: RunLayout) -> bool:
-    """Whether the run is finished while another process holds its lock: the supervisor, or one that ends the run."""
-    supervisor = runs.supervisor_pid(run)
-    if supervisor is not None and (not supervisor or runs.is_supervisor(run, supervisor)):
-        return False
     deadline = time.monotonic() + ENDED_BY_ANOTHER_S
-    while not runs.is_finished(run) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return runs.is_finished(run)
+    while True:
+        with files.locked_now(run.supervisor_lock) as ours:
+            if ours and not runs.is_finished(run):
+                finalise(run)
+        if ours or runs.is_finished(run):
+            return True
+        if _has_supervisor(run) or time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)  # another process ends the run, or only looks at it; should it die, it is our turn
+
+
+def _has_supervisor(run: RunLayout) -> bool:
+    """Whether the process that has the run's lock supervises it, as far as can be told."""
+    pid = runs.supervisor_pid(run)
+    return pid is not None and (not pid or runs.is_supervisor(run, pid))
 
 
 def settle_unstarted(run: RunLayout, cancelled: str | None = None) -> bool:

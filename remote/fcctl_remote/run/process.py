@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from fcctl_remote.base import files, hostfacts
+from fcctl_remote.base import files, hostfacts, processes
 from fcctl_remote.base.hostfacts import IS_LINUX
 from fcctl_remote.base.layout import RunLayout
 from fcctl_remote.base.processes import KILL_PATIENCE_S, family, kill_family, name_of, parent_of, send, started
@@ -22,6 +22,8 @@ from fcctl_remote.wire import Refusal
 
 #: How long processes that outlive their step may take to end by themselves; then between SIGTERM and SIGKILL, seconds.
 SETTLE_S, LEFTOVER_GRACE_S = 2.0, 0.5
+#: How long they may take while they are at work: on a busy machine Python's helpers wait for a processor, seconds.
+BUSY_SETTLE_S = 10.0
 IDLE_S = 0.2
 #: How often to note which sessions a step's processes made, where nothing else tells that they are the step's, seconds.
 NOTE_S = 2.0
@@ -162,11 +164,14 @@ class StepProcess:
 
     def _leftover_names(self) -> list[str]:
         """Programs that do not end by themselves soon after the step, as Python's helpers of multiprocessing do."""
-        deadline = time.monotonic() + (SETTLE_S if IS_LINUX else 0.0)
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        while IS_LINUX:
             if not self._children():
                 return []  # the common case costs one system call
-            self.signals.wait(0.02)
+            waited = time.monotonic() - began
+            if waited >= BUSY_SETTLE_S or (waited >= SETTLE_S and not processes.are_at_work(self._members())):
+                break
+            self.signals.wait(0.02 if waited < SETTLE_S else 0.1)
         return [name_of(pid) for pid in sorted(self._members())]
 
     def _members(self) -> set[int]:
@@ -202,14 +207,17 @@ class StepProcess:
         return len(self._members())
 
     def _send(self, number: int) -> set[int]:
-        """Signal all processes of the step; returns them."""
-        if self.pid not in self._statuses:
-            send(self.pid, number, group=True)
+        """Signal all processes of the step, each once; returns them. They are listed first: what one of them starts
+        when it gets the signal, to tidy up, does not get it."""
         pids = self._members()
-        for pid in pids:
-            send(pid, number)
-            if number == signal.SIGTERM:
-                send(pid, signal.SIGCONT)  # a stopped process does not handle SIGTERM
+        leader = self.pid if self.pid not in self._statuses else None
+        # A stopped process does not handle SIGTERM.
+        for each in (number, signal.SIGCONT) if number == signal.SIGTERM else (number,):
+            if leader is not None:
+                send(leader, each, group=True)
+            for pid in pids:
+                if leader is None or not processes.in_group(pid, leader):
+                    send(pid, each)
         return pids | {self.pid}
 
     def _ended_within(self, seconds: Callable[[], float], signalled: set[int] | None = None) -> bool:

@@ -131,7 +131,8 @@ class Machine:
         sample: dict[str, Any] = {"time": round(time.time(), 3), "load1": round(os.getloadavg()[0], 2)}
         times, before = _cpu_times(), self._busy
         if times is not None and before is not None and times[1] > before[1]:
-            sample["cpu_pct"] = round(100.0 * (times[0] - before[0]) / (times[1] - before[1]), 1)
+            busy = (times[0] - before[0]) / (times[1] - before[1])  # the kernel may take idle ticks back
+            sample["cpu_pct"] = round(100.0 * min(1.0, max(0.0, busy)), 1)
         self._busy = times
         memory = _memory_mb()
         if memory is not None:
@@ -162,6 +163,7 @@ class NvidiaSmi:
         self._failures = 0
         self._buffer = b""
         self._gpus: list[dict[str, Any]] = []
+        self._ready: list[dict[str, Any]] = []  # samples of lines that were read at once: we were not scheduled
         self._count = 0  # of GPUs, as far as they have spoken in whole rounds
         self._heard = 0.0
         self._machine = Machine()
@@ -181,6 +183,8 @@ class NvidiaSmi:
             )
 
     def next(self, timeout: float) -> dict[str, Any] | None:
+        if self._ready:
+            return self._ready.pop(0)
         if self._process is None:
             if self._failures >= RESTARTS or time.monotonic() < self._again_at:
                 return self._machine.next(timeout)
@@ -196,7 +200,8 @@ class NvidiaSmi:
             return None
         self._buffer += data
         self._heard = time.monotonic()
-        return self._lines()
+        self._ready = self._lines()
+        return self._ready.pop(0) if self._ready else None
 
     def _is_whole(self) -> bool:
         """Whether nobody is late, on a machine that may be busy. One that is gone is not missed in the next second."""
@@ -204,9 +209,9 @@ class NvidiaSmi:
             return bool(self._gpus) and time.monotonic() - self._heard > LATE_S
         return bool(self._gpus[-1]["index"] + 1 >= self._count)
 
-    def _lines(self) -> dict[str, Any] | None:
+    def _lines(self) -> list[dict[str, Any]]:
         """Take whole lines; a sample is whole when its last GPU has spoken, which the next line or silence tells."""
-        sample = None
+        samples = []
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             gpu = parse_gpu(line.decode("utf-8", "replace"))
@@ -215,9 +220,9 @@ class NvidiaSmi:
                     self._throttle = (self._throttle + 1) % len(THROTTLE_FIELDS)
                 continue
             if self._gpus and gpu["index"] <= self._gpus[-1]["index"]:
-                sample = self._sample()
+                samples.append(self._sample())
             self._gpus.append(gpu)
-        return sample
+        return samples
 
     def _sample(self) -> dict[str, Any]:
         sample = {**self._machine.sample(), "gpus": self._gpus}

@@ -274,7 +274,7 @@ class Join:
             return None
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             problem = "%s is not valid: %s: %s" % (path, type(error).__name__, error)
-            raise TuneError(problem, "see the section A fleet of docs/tune.md") from None
+            raise TuneError(problem, "fcctl help tune, its section A fleet") from None
 
     @property
     def address(self) -> str:

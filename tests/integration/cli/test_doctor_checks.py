@@ -73,6 +73,13 @@ def test_a_program_that_does_not_start(programs: Path) -> None:
     assert (finding.status, "cannot be started" in finding.message) == ("fail", True)
 
 
+def test_a_workspace_that_is_no_repository(tmp_path: Path) -> None:
+    """docs/configuration.md: .gitignore counts there too."""
+    finding = doctor.check_git(tmp_path)
+    assert (finding.status, finding.fix) == ("warn", f"git -C {tmp_path} init")
+    assert ".gitignore still counts" in finding.message
+
+
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
 def test_known_hosts(tmp_path: Path) -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJhdNSZL5N1tyPrV7VaJ2bSUbHaoVPTjrYf3VdDBQYbu"

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import readers
+from fcctl_remote.probe import gpu
 from orchestrator.base.errors import ConflictError, NotFoundError
+from orchestrator.cli.main import main
 from orchestrator.runs.job.job import Job
 from orchestrator.workspace.init import init, init_example
 from orchestrator.workspace.workspace import Workspace, find_workspace
@@ -565,7 +567,7 @@ def test_each_folder_that_builds_on_its_own_has_a_job(fcctl: Fcctl, tmp_path: Pa
     done = fcctl("init", cwd=repository(tmp_path, files))
     names = ["kernels-a-b", "kernels-attn", "kernels-soft", "of-a-name-that-is-too-long-for-a-job"]
     assert sorted(path.stem for path in (tmp_path / "jobs").iterdir()) == names
-    assert "fcctl run JOB --on local" in done.err
+    assert "fcctl run JOB --on " in done.err
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
     assert workspace(tmp_path).jobs.get("kernels-soft").steps[0].run == 'cd kernels/soft\n"$FCCTL_PYTHON" soft.py\n'
     played(tmp_path, 0, "kernels-a-b", check=True)
@@ -702,6 +704,37 @@ def test_a_build_that_made_no_program_did_not_run_one(tmp_path: Path) -> None:
     assert played(folder, 0).returncode == 0
     run = played(folder, 1)
     assert (run.returncode, run.stdout) == (1, "no program was built: see the options for examples\n")
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_the_presets_of_cmake_are_named_with_the_line_that_uses_one(tmp_path: Path) -> None:
+    listed = [
+        {"name": "base", "hidden": True},
+        {"name": "gcc release", "cacheVariables": {"WHICH": "preset"}},
+        {"name": "dev"},
+    ]
+    presets = json.dumps(
+        {
+            "version": 2,
+            "configurePresets": [{"generator": "Unix Makefiles", "binaryDir": "out", **one} for one in listed],
+        }
+    )
+    cmake = 'cmake_minimum_required(VERSION 3.20)\nproject(p NONE)\nmessage("it is ${WHICH}")\n'
+    folder = repository(tmp_path, {"CMakeLists.txt": cmake, "CMakePresets.json": presets})
+    line = first_job(folder).steps[0].run.splitlines()[0]
+    assert line == "# CMakePresets.json has 'gcc release', dev; with one, instead: cmake --preset NAME -B build &&"
+    typed = line.partition("instead: ")[2].replace("NAME", "'gcc release'").removesuffix(" &&")
+    done = subprocess.run(["bash", "-c", typed], cwd=folder, capture_output=True, text=True, check=True)
+    assert "it is preset" in done.stderr
+    assert (folder / "build/CMakeCache.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"configurePresets": [1, {}, {"name": 2}]}', '{"configurePresets": {}}']
+)
+def test_presets_that_are_none(tmp_path: Path, text: str) -> None:
+    folder = repository(tmp_path, {"CMakeLists.txt": "project(p NONE)\n", "CMakePresets.json": text})
+    assert first_job(folder).steps[0].run.startswith("cmake -S . -B build")
 
 
 def test_a_program_does_not_need_the_arguments_of_one_that_makes_its_sources(tmp_path: Path) -> None:
@@ -913,10 +946,10 @@ def test_the_name_is_made_fit(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    repository(tmp_path, {"jobs/first.yaml": "mine", "results/.gitignore": "mine"})
+    repository(tmp_path, {"jobs/first.yaml": "job: mine", "results/.gitignore": "mine"})
     done = init(tmp_path)
     assert {path.name for path in done.kept} == {"first.yaml", ".gitignore"}
-    assert (tmp_path / "jobs" / "first.yaml").read_text() == "mine"
+    assert (tmp_path / "jobs" / "first.yaml").read_text() == "job: mine"
     with pytest.raises(ConflictError, match="exists"):
         init(tmp_path)
     written = (tmp_path / "fcctl.toml").read_text()
@@ -924,7 +957,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     init(tmp_path, force=True)
     assert (tmp_path / "fcctl.toml.bak").read_text() == "# mine\n"
     assert (tmp_path / "fcctl.toml").read_text() == written
-    assert (tmp_path / "jobs" / "first.yaml.bak").read_text() == "mine"
+    assert (tmp_path / "jobs" / "first.yaml.bak").read_text() == "job: mine"
     init(tmp_path, force=True)
     assert (tmp_path / "fcctl.toml.bak").read_text() == "# mine\n"
     assert (tmp_path / "fcctl.toml.bak2").read_text() == written
@@ -958,6 +991,29 @@ def test_no_folder(tmp_path: Path) -> None:
         init(tmp_path / "nowhere")
 
 
+def test_a_folder_jobs_of_another_program_is_left_alone(fcctl: Fcctl, tmp_path: Path) -> None:
+    repository(tmp_path, {"jobs/train.yaml": "apiVersion: batch/v1\nkind: Job\n", "tests/test_a.py": ""})
+    done = fcctl("init", cwd=tmp_path)
+    assert done.out == "wrote  fcctl.toml\nwrote  fcctl-jobs/first.yaml\nwrote  results/.gitignore\n"
+    assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["train.yaml"]
+    assert fcctl("init", "--force", cwd=tmp_path).code == 0
+    assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_what_comes_next_without_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_gpu: bool
+) -> None:
+    monkeypatch.setattr(gpu, "visible", lambda: has_gpu)
+    assert main(["init", str(repository(tmp_path / "a", CASES["make"][1]))]) == 0
+    told = capsys.readouterr().err
+    assert ("fcctl doctor --on local, then: fcctl run first --on local" in told) == has_gpu
+    assert (
+        "uncomment [targets.gpu] in fcctl.toml and write its host (this computer has no GPU), then: " in told
+    ) != has_gpu
+
+
 def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     repository(tmp_path, CASES["make"][1])
     done = fcctl("init", "--host", "gpu-box", cwd=tmp_path)
@@ -968,7 +1024,7 @@ def test_the_command(fcctl: Fcctl, tmp_path: Path) -> None:
     assert fcctl("jobs", "validate", cwd=tmp_path).code == 0
     assert fcctl("init", cwd=tmp_path).code == 8
     repository(tmp_path, {"a part/a.cu": KERNEL})
-    assert "next: cd 'a part', then: fcctl doctor" in fcctl("init", "a part", cwd=tmp_path).err
+    assert "next: cd 'a part', then: " in fcctl("init", "a part", cwd=tmp_path).err
     assert "hint:  mkdir -p '" in fcctl("init", "no part", cwd=tmp_path).err
     assert fcctl("init", "--host=-oX=y", "elsewhere", cwd=tmp_path).code == 2
     again = fcctl("init", "--force", "--json", cwd=tmp_path).json

@@ -76,6 +76,8 @@ WORKING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "emulator": (("emulator", "--for", "0"), 0, "url"),
     "emulator stopped": (("emulator", "--stop"), 0, "stopped"),
     "completion": (("completion", "bash"), 0, "script"),
+    "help": (("help", "jobs"), 0, "text"),
+    "help topics": (("help",), 0, "topics"),
     "version": (("--version",), 0, "fcctl"),
 }
 BOTH = ("run", "ps", "results show", "results tag", "jobs validate wrong", "config get", "hosts up", "version")
@@ -138,6 +140,7 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "ui": (("ui", "--port", "x"), 2, "usage"),
     "emulator": (("emulator", "--faults", "nothing.yaml"), 3, "config"),
     "completion": (("completion", "tcsh"), 2, "usage"),
+    "help": (("help", "nothing"), 7, "not_found"),
     "results": (("results",), 2, "usage"),
     "nothing": ((), 2, "usage"),
     "unknown": (("rum",), 2, "usage"),

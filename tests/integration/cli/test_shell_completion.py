@@ -53,6 +53,13 @@ def offered(fcctl: Fcctl, cwd: Path, line: str) -> list[str]:
         ("fcctl tune saxpy --compare ", ["random"]),
         ("fcctl run --dry", ["--dry-run"]),
         ("fcctl completion ", ["bash", "zsh", "fish", "install"]),
+        ("fcctl results compare last 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
+        ("fcctl run --resume 3fa9", ["20261121t081530z-hello-box-3fa9c1"]),
+        ("fcctl hosts up bo", ["box"]),
+        ("fcctl hosts audit --stop --others he", [""]),
+        ("fcctl schedule add nightly --job he", ["hello"]),
+        ("fcctl run hello --steps l", [""]),
+        ("fcctl help gat", ["gates"]),
     ],
 )
 def test_what_is_offered(fcctl: Fcctl, busy: Path, line: str, names: list[str]) -> None:
@@ -133,3 +140,14 @@ def test_install_writes_the_script_where_the_shell_looks(fcctl: Fcctl, tmp_path:
     assert rc.is_file() == shell.endswith("zsh")
     assert not rc.is_file() or rc.read_text().count(".zfunc") == 1
     assert fcctl("completion", "install", cwd=tmp_path, env={**env, "SHELL": "/bin/csh"}).code == 2
+
+
+@pytest.mark.parametrize("folder", ["", "zsh"])
+def test_install_adds_a_line_of_its_own_to_the_zshrc_that_zsh_reads(fcctl: Fcctl, tmp_path: Path, folder: str) -> None:
+    rc = tmp_path / folder / ".zshrc"
+    rc.parent.mkdir(exist_ok=True)
+    rc.write_text("export A=1")  # without an end of line
+    env = {"HOME": str(tmp_path), "SHELL": "/bin/zsh", **({"ZDOTDIR": str(rc.parent)} if folder else {})}
+    assert fcctl("completion", "install", cwd=tmp_path, env=env).code == 0
+    first, second = rc.read_text().splitlines()
+    assert (first, second.partition("=")[0]) == ("export A=1", "fpath")

@@ -56,14 +56,21 @@ def folder(tmp_path: Path, private_home: Path) -> Path:
         ("schedule add x --cron @daily --job two --on local --set KIND=othr", 2, NO_VARIANT),
         ("run two --on local --set KIND=othr --steps build --dry-run", 0, []),
         ("run", 2, ["missing argument 'JOB'", "fcctl jobs ls"]),
+        ("cost plan", 2, ["missing argument 'JOB'", "fcctl jobs ls"]),
+        ("jobs validate one.yaml", 0, ["1 of 1 jobs are valid"]),
+        ("jobs validate onee.yaml", 7, ["onee.yaml does not exist", "fcctl jobs ls"]),
+        ("cost plan one --on ssh:gpu-box", 0, ["no price: usd_per_hour of the target sets one", "20 min 00 s\n"]),
+        ("hosts ssh", 2, ["missing argument 'TARGET'", "fcctl hosts ls"]),
+        ("results export", 2, ["missing argument 'RUN...'", "fcctl results ls"]),
+        ("run one --on local --set N=1", 2, ["no env variable of this name", "in the job's file: env: {N: VALUE}"]),
         ("results tag x", 7, ["unknown tag 'x'", "fcctl results tag NAME RUN"]),
         ("results tag --delete x", 7, ["unknown tag 'x'", "fcctl results tag NAME RUN"]),
         ("session stop", 7, ["no session is open", "fcctl hosts audit"]),
         ("session stop nope", 7, ["no open session 'nope'", "hint:"]),
         ("session stop --on local", 7, ["no session of target 'local' is open"]),
-        ("hosts ssh-config local", 3, ["so it needs no entry", "fcctl hosts ssh local"]),
+        ("hosts ssh-config local", 3, ["so it needs no entry", "fcctl hosts ls"]),
         ("-C /nowhere/here ps", 7, ["/nowhere/here is not a folder", "hint:"]),
-        ("results history --benchmark nope", 7, ["no run has a measurement yet", "docs/jobs.md"]),
+        ("results history --benchmark nope", 7, ["no run has a measurement yet", "fcctl help jobs"]),
     ],
 )  # fmt: skip
 def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[str]) -> None:
@@ -71,6 +78,12 @@ def test_what_why_and_what_next(folder: Path, line: str, code: int, says: list[s
     assert done.code == code, done.err
     assert [said for said in says if said not in done.out + done.err] == []
     assert not (folder / "x.foo").exists()
+
+
+def test_a_job_is_named_by_its_path_in_another_workspace(folder: Path) -> None:
+    for name in ("jobs/one.yaml", "one.yaml"):
+        done = run_fcctl("-C", str(folder), "jobs", "validate", name, cwd=folder.parent)
+        assert done.code == 0, done.err
 
 
 def test_a_run_that_never_reached_its_machine_keeps_the_cure(folder: Path) -> None:

@@ -15,14 +15,17 @@ from tests.support.waiting import wait_for
 
 Make = Callable[..., CloudWorkspace]
 RULE = "idle = {gpu_below = 5, minutes = 0.02}\n"
+#: The GPU is idle once the step has left half of its work, and not where it ends at once: a busy computer may need more
+#: than the rule's 1.2 s for either.
 JOB = """
+env: {USED: unset}
 steps:
   - id: train
     uses_gpu: true
     timeout: 10m
     run: |
       echo half > "$FCCTL_ARTIFACTS/model"
-      [ -e "$HOME/go-on" ] || sleep 600
+      [ -e "$HOME/go-on" ] || { echo 0 > "$USED"; sleep 600; }
 """
 
 
@@ -37,17 +40,18 @@ def idle_cloud(used: Path) -> Iterator[Emulator]:
         yield cloud
 
 
-def with_rule(workspace: CloudWorkspace, table: str) -> CloudWorkspace:
+def with_rule(workspace: CloudWorkspace, table: str, used: Path) -> CloudWorkspace:
+    used.write_text("90")
     config = workspace.root / "fcctl.toml"
     config.write_text(config.read_text().replace(f"[{table}]\n", f"[{table}]\n{RULE}"))
-    workspace.job("train", JOB)
+    workspace.job("train", JOB.replace("unset", str(used)))
     return workspace
 
 
 def test_followed_it_is_collected_the_machine_stopped_and_resumed_on_demand(
-    idle_cloud: Emulator, workspace_on: Make
+    idle_cloud: Emulator, workspace_on: Make, used: Path
 ) -> None:
-    workspace = with_rule(workspace_on(idle_cloud), "targets.l4")
+    workspace = with_rule(workspace_on(idle_cloud), "targets.l4", used)
     plan = workspace.fcctl("run", "train", "--on", "l4", "--dry-run").stdout
     assert "stops if no GPU reaches 5 % for 1.2 s in train" in plan
     done = workspace.fcctl("run", "train", "--on", "l4", check=5)
@@ -60,15 +64,16 @@ def test_followed_it_is_collected_the_machine_stopped_and_resumed_on_demand(
     assert set(workspace.statuses().values()) == {"TERMINATED"}
     assert [row["status"] for row in workspace.json("results", "ls", "--status", "idle")["runs"]] == ["idle"]
     (idle_cloud.home(workspace.instance) / "go-on").touch()
+    used.write_text("90")
     workspace.fcctl("run", "--resume", run_id)
     assert sorted(one["status"] for one in workspace.runs().values()) == ["idle", "passed"]
 
 
 @pytest.mark.full
 def test_while_the_laptop_sleeps_the_host_ends_it_and_turns_itself_off(
-    idle_cloud: Emulator, workspace_on: Make
+    idle_cloud: Emulator, workspace_on: Make, used: Path
 ) -> None:
-    workspace = with_rule(workspace_on(idle_cloud), "budget")
+    workspace = with_rule(workspace_on(idle_cloud), "budget", used)
     run_id = workspace.json("run", "train", "--on", "l4", "--detach")["run_id"]
     there = idle_cloud.home(workspace.instance) / ".fcctl/runs" / run_id
     wait_for((there / "outcome.json").exists)

@@ -34,7 +34,8 @@ def pair(tmp_path: Path, private_home: Path, start_cloud: Callable[..., Emulator
 def asked(workspace: CloudWorkspace, kind: str, action: str | None = None) -> bool:
     """Whether the run has come to a line of its journal."""
     for path in (workspace.root / "results").glob("*/*/journal.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        whole = path.read_text().rpartition("\n")[0]  # without the line that is just being written
+        lines = [json.loads(line) for line in whole.splitlines()]
         if any(line["kind"] == kind and line["data"].get("action") == action for line in lines):
             return True
     return False

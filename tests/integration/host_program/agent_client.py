@@ -22,7 +22,10 @@ from fcctl_remote.run import state as runs
 from tests.support import host_program, scratch
 from tests.support.living import is_running, started_with
 from tests.support.scripts import script
-from tests.support.waiting import GUARD_S
+from tests.support.waiting import GUARD_S, wait_for
+
+#: Limits of time for what must have begun before they are over: the next where a busy machine took longer, seconds.
+LIMITS_S = (3.0, 15.0, 60.0)
 
 
 @functools.cache
@@ -98,6 +101,10 @@ class Host:
     def tmux(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["tmux", *words], check=False, env=self.env, capture_output=True, text=True)
 
+    def wait_until_closed(self, run_id: str) -> None:
+        """Wait until the windows of a run that has ended are closed: supervisor and telemetry write no more."""
+        wait_for(lambda: self.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)
+
     def program(self, *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
         """Run another command of the host program to its end."""
         argv = [host_python(), str(self.runner), *words]
@@ -119,7 +126,7 @@ class Host:
                 with contextlib.suppress(OSError):
                     os.kill(pid, 9)
             time.sleep(0.01)
-        shutil.rmtree(self.tmux_dir)
+        shutil.rmtree(self.tmux_dir, ignore_errors=True)  # a client of tmux that was just starting may make a socket
 
 
 class Agent:

@@ -22,6 +22,11 @@ def samples(count: int) -> str:
     return f'n=$({lines} || :); until [ "$({lines} || :)" -ge $((n + {count})) ]; do sleep 0.1; done'
 
 
+def falls_idle(used: Path) -> str:
+    """Shell: from now on the GPU does nothing. The file is whole at any time."""
+    return f"echo 0 > {used}.new; mv {used}.new {used}"
+
+
 @pytest.fixture
 def used(host: Host) -> Path:
     """The file with the GPU's utilisation, percent."""
@@ -38,7 +43,7 @@ def test_it_ends_as_idle_with_what_it_has(host: Host, agent: Agent, used: Path) 
     """Nobody follows it meanwhile. The time begins when the GPU falls idle, not with the step."""
     used.write_text("90")
     busy = 'until grep -qs \'"util_pct":90\' "$FCCTL_RUN_DIR/telemetry.jsonl"; do sleep 0.1; done'
-    script = f"echo begun; echo 1 > $FCCTL_ARTIFACTS/model; {busy}; echo 0 > {used}; sleep 600"
+    script = f"echo begun; echo 1 > $FCCTL_ARTIFACTS/model; {busy}; {falls_idle(used)}; sleep 600"
     run_id = agent.submit(step("train", script), step("after", "true"), idle=RULE)
     outcome = agent.outcome(run_id)
     assert (outcome.status, outcome.exit_code) == ("idle", 5)
@@ -47,12 +52,15 @@ def test_it_ends_as_idle_with_what_it_has(host: Host, agent: Agent, used: Path) 
     assert (train.status, after.status) == ("cancelled", "skipped")
     assert "uses_gpu: false" in (train.hint or "")
     assert (host.run_dir(run_id) / "artifacts/model").read_text() == "1\n"
+    host.wait_until_closed(run_id)
     samples = [json.loads(line) for line in (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()]
     assert {gpu["util_pct"] for sample in samples for gpu in sample["gpus"]} == {90, 0}
 
 
 def test_a_step_gets_its_notice(host: Host, agent: Agent, used: Path) -> None:
-    script = 'trap "echo saved > $FCCTL_ARTIFACTS/state; exit 0" TERM; while :; do sleep 0.1; done'
+    used.write_text("90")
+    notice = 'trap "echo saved > $FCCTL_ARTIFACTS/state; exit 0" TERM'
+    script = f"{notice}; {falls_idle(used)}; while :; do sleep 0.1; done"
     run_id = agent.submit(step("train", script), idle=RULE)
     assert agent.outcome(run_id).status == "idle"
     assert (host.run_dir(run_id) / "artifacts/state").read_text() == "saved\n"

@@ -42,6 +42,19 @@ def _telemetry(host: Host) -> list[int]:
     return found
 
 
+def _kill_telemetry(host: Host) -> None:
+    """And the tmux server, whose command line names it. Again, for one that was just starting and had no words yet."""
+
+    def is_gone() -> bool:
+        found = _telemetry(host)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not found
+
+    wait_for(is_gone)
+
+
 # ------------------------------------------------------------------------------------------------ once
 def test_a_second_submit_starts_nothing(host: Host, agent: Agent) -> None:
     run_id, plan = prepared(agent, step("count", "echo x >> ../count; sleep 0.3"))
@@ -143,8 +156,7 @@ def test_a_killed_supervisor_leaves_a_lost_run_and_no_orphan(host: Host, agent: 
     wait_for(lambda: host.log(run_id, "busy") == "up\n")
     if noticed_by == "agent":
         host.tmux("kill-session", "-t", f"=fcctl-{run_id}")  # the telemetry lives on: it ignores SIGHUP
-        for pid in _telemetry(host):
-            os.kill(pid, signal.SIGKILL)
+        _kill_telemetry(host)
     os.kill(host.supervisor(run_id), signal.SIGKILL)
     if noticed_by == "telemetry":
         wait_for((host.run_dir(run_id) / "outcome.json").exists)
@@ -165,9 +177,7 @@ def test_who_asks_while_another_settles_the_run_hears_its_end(host: Host, agent:
     """Not that it runs: ``fcctl run --resume`` refuses a run that does."""
     run_id = agent.submit(step("busy", "echo up; sleep 301"))
     wait_for(lambda: host.log(run_id, "busy") == "up\n")
-    for pid in _telemetry(host):
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not _telemetry(host))
+    _kill_telemetry(host)
     supervisor, lock = host.supervisor(run_id), host.run_dir(run_id) / "supervisor.lock"
     with lock.open("r+") as settler:
         os.kill(supervisor, signal.SIGKILL)
@@ -178,6 +188,23 @@ def test_who_asks_while_another_settles_the_run_hears_its_end(host: Host, agent:
         host.settle(run_id)
     frame, _ = agent.receive()
     assert frame["id"] == asked
+    assert [run["status"] for run in frame["result"]["runs"]] == ["lost"]
+
+
+@LINUX_ONLY
+def test_who_only_looks_at_a_run_keeps_nobody_from_ending_it(host: Host, agent: Agent) -> None:
+    """Nor does one that was ending it, and died."""
+    run_id = agent.submit(step("busy", "echo up; sleep 301"))
+    wait_for(lambda: host.log(run_id, "busy") == "up\n")
+    _kill_telemetry(host)
+    supervisor = host.supervisor(run_id)
+    with (host.run_dir(run_id) / "supervisor.lock").open("r+") as looks:
+        os.kill(supervisor, signal.SIGKILL)
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        wait_for(lambda: not is_running(supervisor))
+        agent.send("status", {"run_ids": [run_id]})
+        time.sleep(0.3)  # it is asked meanwhile
+    frame, _ = agent.receive()
     assert [run["status"] for run in frame["result"]["runs"]] == ["lost"]
 
 
@@ -196,8 +223,7 @@ def test_a_restarted_machine_loses_the_run_and_says_so(host: Host, agent: Agent)
     state = json.loads(place.read_bytes())
     state["boot_id"] = "another boot"
     os.kill(host.supervisor(run_id), signal.SIGSTOP)
-    for pid in _telemetry(host):
-        os.kill(pid, signal.SIGKILL)
+    _kill_telemetry(host)
     place.write_text(json.dumps(state))
     os.kill(host.supervisor(run_id), signal.SIGKILL)
     outcome = agent.outcome(run_id)
@@ -319,22 +345,21 @@ def test_telemetry_names_the_gpu_that_no_step_probed(host: Host) -> None:
 def test_telemetry_is_kept_beside_the_run_and_ends_with_it(host: Host, agent: Agent) -> None:
     two = 'until [ "$(cat "$FCCTL_RUN_DIR/telemetry.jsonl" 2>/dev/null | wc -l)" -ge 2 ]; do sleep 0.1; done'
     run_id = agent.passed(step("a", two, timeout_s=60))
+    host.wait_until_closed(run_id)
     lines = (host.run_dir(run_id) / "telemetry.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
     assert len(samples) >= 2
     assert all("gpus" in sample or sample["mem_total_mb"] > 0 for sample in samples if Path("/proc").exists())
-    wait_for(lambda: host.tmux("has-session", "-t", f"=fcctl-{run_id}").returncode != 0)
 
 
 #: What a shell does that gets SIGTERM as it starts a program, with the moment drawn out: the signal is held back until
-#: the program runs, and then ends the shell.
+#: the program runs, and then ends the shell. SIGCONT follows when all that ran by then have been told.
 SHELL = """
 import os, signal, sys, time
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCONT])
 print("up", flush=True)
-while signal.SIGTERM not in signal.sigpending():
+while not {signal.SIGTERM, signal.SIGCONT} <= signal.sigpending():
     time.sleep(0.01)
-time.sleep(0.3)
 if os.fork() == 0:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     os.execlp("bash", "bash", "-c", sys.argv[1])

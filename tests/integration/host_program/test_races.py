@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,23 @@ def test_a_cancel_of_a_run_that_never_starts_does_not_wait(host: Host, agent: Ag
     assert (outcome.status, outcome.message) == ("cancelled", "cancelled before its start")
     host.program("supervise", run_id)
     assert not (host.run_dir(run_id) / "ran").exists()
+
+
+def test_who_looks_at_a_run_that_is_submitted_again_is_not_taken_for_its_supervisor(host: Host, agent: Agent) -> None:
+    """The first call died before tmux; else the run would wait for nobody, and be lost after half a minute."""
+    run_id, plan = prepared(agent, step("a", "true"))
+    with pytest.raises(EOFError):
+        with_tmux(host, "kill -9 $PPID").call("submit", {"plan": plan})
+    looks = os.open(host.run_dir(run_id) / "supervisor.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(looks, fcntl.LOCK_EX)
+        agent.send("submit", {"plan": plan})
+        time.sleep(0.3)  # it is submitted meanwhile
+    finally:
+        os.close(looks)
+    frame, _ = agent.receive()
+    assert frame["result"]["state"] == "started"
+    assert agent.outcome(run_id).status == "passed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGSTOP])

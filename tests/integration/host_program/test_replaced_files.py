@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
+from fcctl_remote.base import files
 from tests.integration.host_program.agent_client import Agent, CallFailed, Host, step
 from tests.support.waiting import wait_for
 
@@ -76,9 +77,14 @@ OF_THE_HOST = (
 
 
 def plant(kind: str, path: Path) -> None:
+    """Made elsewhere and moved: the telemetry of a run at work makes its file anew each second."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    clear(path)
-    KINDS[kind](path)
+    made = path.with_name(f".{path.name}.made")
+    KINDS[kind](made)
+    while made.exists() or made.is_symlink():
+        clear(path)
+        with contextlib.suppress(NotADirectoryError, IsADirectoryError):  # of what was made there meanwhile
+            made.rename(path)
 
 
 def clear(path: Path) -> None:
@@ -117,7 +123,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, A
     agent = host.agent()
     agent.call("hello")
     run_id = agent.passed(step("a", "echo said; touch $FCCTL_ARTIFACTS/kept"))
-    wait_for(lambda: not (host.run_dir(run_id) / "reserve").exists())  # deleted last, and not to be copied meanwhile
+    host.wait_until_closed(run_id)  # nothing is deleted or made while the folder is copied
     yield host, agent, run_id
     host.close()
 
@@ -207,7 +213,7 @@ def test_a_run_whose_step_replaces_everything_ends_and_holds_up_no_other(host: H
         plant(kind, host.root / name)
     ask_everything(host.agent(), run_id, "a live run")
     (folder / "go").touch()
-    wait_for(lambda: stat.S_ISREG(os.lstat(folder / "outcome.json").st_mode) and _ended(agent, run_id))
+    wait_for(lambda: files.is_plain(str(folder / "outcome.json")) and _ended(agent, run_id))
     second = host.agent().submit(step("a", "echo fine"))
     assert agent.outcome(second).status == "passed"
     assert (host.run_dir(second) / "steps/a/log.txt").read_text() == "fine\n"

@@ -30,7 +30,11 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 @contextmanager
 def unrelated(number: int | None = None) -> Iterator[int]:
-    """A process that has nothing to do with any run, in a session of its own; with ``number`` if the kernel lets us."""
+    """A process that has nothing to do with any run, in a session of its own; with ``number`` if the kernel lets us.
+
+    Then the kernel goes on where it was: else other tests' processes would get the numbers of what has just ended.
+    """
+    latest = LAST_PID.read_text() if number is not None else ""
     for _ in range(300 if number is not None else 1):
         if number is not None:
             try:
@@ -38,6 +42,8 @@ def unrelated(number: int | None = None) -> Iterator[int]:
             except OSError:
                 pytest.skip("only root may say which number the next process gets")
         other = subprocess.Popen(["sleep", "300"], start_new_session=True)
+        if number is not None:
+            LAST_PID.write_text(latest)
         if number in (None, other.pid):
             break
         other.kill()
@@ -57,11 +63,12 @@ def heartbeat(host: Host, run_id: str) -> dict[str, object]:
 
 
 def at_work(host: Host, agent: Agent) -> tuple[str, int, int]:
-    """A run whose step works: its id, its supervisor, the step's session."""
-    run_id = agent.submit(step("busy", "echo up; sleep 301"))
+    """A run whose step works: its id, its supervisor, the step's session, which is one process and starts no other."""
+    run_id = agent.submit(step("busy", "exec sleep 301"))
     wait_for(lambda: (host.run_dir(run_id) / "heartbeat.json").exists() and heartbeat(host, run_id)["session"])
     session = heartbeat(host, run_id)["session"]
     assert isinstance(session, int)
+    wait_for(lambda: process.ends_with(session, ["sleep", "301"]))
     return run_id, host.supervisor(run_id), session
 
 
@@ -101,7 +108,7 @@ def test_a_step_that_outlives_its_supervisor_is_still_ended(host: Host, agent: A
     wait_for(lambda: (host.run_dir(run_id) / "heartbeat.json").exists() and heartbeat(host, run_id)["session"])
     session = heartbeat(host, run_id)["session"]
     assert isinstance(session, int)
-    wait_for(lambda: b"sleep" in Path(f"/proc/{session}/cmdline").read_bytes())
+    wait_for(lambda: process.ends_with(session, ["302"]) and not process.ends_with(session, ["-i", "sleep", "302"]))
     os.kill(host.supervisor(run_id), signal.SIGKILL)
     assert agent.outcome(run_id).status == "lost"
     assert not is_running(session)

@@ -22,7 +22,7 @@ from orchestrator.machines.interfaces import HostSession
 from orchestrator.machines.targets import LocalTarget
 from tests.support.agents import fake_runner, scripted_python
 from tests.support.sshd import LoopbackSshd
-from tests.support.waiting import wait_for
+from tests.support.waiting import GUARD_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("private_home")
 
@@ -211,8 +211,9 @@ def test_ticks_without_an_answer_end_too(connect: Connect, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("end", ["sys.exit(9)", "sys.stderr.flush(); os.close(1); time.sleep(0.5); os._exit(9)"])
-def test_agent_that_dies_during_a_call(connect: Connect, end: str) -> None:
+def test_agent_that_dies_during_a_call(connect: Connect, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its output ends first, and on a busy machine it is a while until it has ended itself."""
+    monkeypatch.setattr(agent, "_EXIT_S", GUARD_S)
     session = connect(f"hello()\nreceive()\nprint('killed by \\x1b[31moom', file=sys.stderr)\n{end}")
     with pytest.raises(LinkLost) as caught:
         session.status()
@@ -222,8 +223,11 @@ def test_agent_that_dies_during_a_call(connect: Connect, end: str) -> None:
         session.status()
 
 
-def test_of_an_agent_that_fails_the_reason_is_told_and_no_traceback(connect: Connect) -> None:
+def test_of_an_agent_that_fails_the_reason_is_told_and_no_traceback(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many frames stand above it."""
+    monkeypatch.setattr(agent, "_EXIT_S", GUARD_S)
     deep = "def down(n):\n    if n == 0: raise MemoryError('no room \\x1b[31mleft')\n    down(n - 1)\n"
     with pytest.raises(HostUnusable) as refused:
         connect(f"{deep}down(40)")
@@ -280,6 +284,7 @@ def test_a_host_that_does_not_answer_in_time_is_asked_once(tmp_path: Path, body:
             link.ask(lambda s: s.status([RUN]))
         link.close()
     assert asked.read_text() in ("", "\n")
+    hurry.seconds = GUARD_S  # the other one may take its time to start
     answers = answering(f"dict(runs=[{SUMMARY}])").replace("hello()", "hello(time=1e12)")
     other, notes = hurried_link(tmp_path, answers, hurry, "other")
     assert other.ask(lambda s: s.status([RUN]))[0].run_id == RUN
@@ -298,7 +303,7 @@ def test_a_question_has_a_limit_whatever_comes_meanwhile(connect: Connect, monke
     with pytest.raises(HostFault) as caught:
         session.status()
     assert "no answer to status within 1 s" in (caught.value.cause or "")
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
 
 
 # ------------------------------------------------------------------------------------------------ fetching
@@ -348,8 +353,8 @@ def test_fetch_given_up_leaves_the_session_usable(connect: Connect) -> None:
 
 def test_interrupt_while_waiting_leaves_the_session_usable(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     session = connect(
-        "hello()\nr = receive()\ntime.sleep(1)\nsend({'id': r['id'], 'result': {'runs': [1]}})\nr = "
-        "receive()\nsend({'id': r['id'], 'result': {'runs': []}})\ntime.sleep(2)"
+        "hello()\nfirst, second = receive(), receive()\nsend({'id': first['id'], 'result': {'runs': [1]}})\n"
+        "send({'id': second['id'], 'result': {'runs': []}})\ninp.read()"
     )
 
     read = session._frames.read
@@ -380,7 +385,9 @@ def test_hostile_agent_over_ssh(sshd: LoopbackSshd, tmp_path: Path) -> None:
         with pytest.raises(HostFault):
             connector.connect(sshd.target(python=python))
     python = scripted_python(tmp_path, "hello()\nwhile True: os.write(2, b'e' * 65536); time.sleep(0.001)", "p9")
-    session = connector.connect(sshd.target(python=python, link_timeout_s=5))
+    session = connector.connect(sshd.target(python=python))
+    assert isinstance(session, agent.AgentSession)
+    session._frames._timeout_s = 2.0  # from here on: it may take its time to start
     with pytest.raises(LinkLost, match="sent nothing more"):
         session.status()
     session.close()

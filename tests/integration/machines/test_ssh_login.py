@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable
 from orchestrator.machines.connect.reconnect import Connector
-from orchestrator.machines.connect.ssh import auth
+from orchestrator.machines.connect.ssh import auth, terminal
 from orchestrator.machines.connect.ssh.auth import KeyLogin, load_key
 from orchestrator.machines.connect.ssh.config import Destination, resolve
 from orchestrator.machines.targets import SshTarget
@@ -107,9 +107,13 @@ def test_port_of_something_else(client: Client, sshd: LoopbackSshd) -> None:
 
 def test_port_that_never_speaks(client: Client, sshd: LoopbackSshd, link: LinkProxy) -> None:
     link.stall()
-    began = time.monotonic()
-    client.refused(sshd.target(port=link.port, connect_timeout_s=1.0), "timeout")
-    assert time.monotonic() - began < 9, "not the ten seconds of the defaults"
+
+    def is_soon() -> bool:
+        began = time.monotonic()
+        client.refused(sshd.target(port=link.port, connect_timeout_s=1.0), "timeout")
+        return time.monotonic() - began < 9
+
+    assert any(is_soon() for _ in range(3)), "not the ten seconds of the defaults, which no try takes less than"
 
 
 def test_link_reset_during_the_login(client: Client, sshd: LoopbackSshd, link: LinkProxy) -> None:
@@ -426,6 +430,7 @@ def test_openssh_logs_in_and_fcctl_cannot(
     # It has a way to the key that fcctl has not.
     script(tmp_path / "ssh", f'exec {shutil.which("ssh")} -i {sshd.identity} "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(terminal, "_LOGIN_S", 240.0)
     told = "OpenSSH can log in to 127.0.0.1, but fcctl cannot"
     client.refused(target, "login", told, str(locked), "Keychain", f"{SSH_ADD} {locked}")
 

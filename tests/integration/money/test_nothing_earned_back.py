@@ -5,19 +5,17 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from orchestrator.emulator.emulator import Emulator
 from tests.support.cloud_workspace import CloudWorkspace
+from tests.support.midday import midday_zone
 from tests.support.tiers import sampled
 
 START = ("session", "start", "--on", "l4", "--budget", "1")
 _NUMBERS = itertools.count()
-#: Where it is about noon: no day ends during a test.
-ZONE = f"Etc/GMT{(datetime.now(UTC).hour - 12 + 12) % 24 - 12:+d}"
 _RESULTS = shutil.ignore_patterns("results")
 HELLO = "steps:\n  - {id: greet, run: 'true'}\n"
 
@@ -36,7 +34,7 @@ def workspace(cloud: Emulator, tmp_path: Path, private_home: Path) -> CloudWorks
         reconnect_s=60.0,
     )  # fmt: skip
     with (made.root / "fcctl.toml").open("a") as config:
-        config.write(f'per_day_usd = 3.0\ntimezone = "{ZONE}"\n')
+        config.write(f'per_day_usd = 3.0\ntimezone = "{midday_zone()}"\n')
     made.job("hello", HELLO)
     return made
 

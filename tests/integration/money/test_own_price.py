@@ -273,3 +273,22 @@ def test_each_machine_of_a_search_has_its_own_price(workspace: CloudWorkspace, c
     assert accepted["worst_case"]["usd_per_hour"] == pytest.approx(BIG, abs=1e-4)
     (other,), (before,) = accepted["members"], both["members"]
     assert other["worst_case"] == before["worst_case"], "it is not there, and is made as the target describes it"
+
+
+@pytest.mark.parametrize("verb", ["resume", "lost"])
+def test_a_secret_that_is_not_set_any_more_keeps_no_machine_on(
+    verb: str, workspace: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another terminal than that of the run: it is asked for before anything is started."""
+    monkeypatch.setenv("API_TOKEN", "not-a-real-token-1")
+    workspace.job("long", f"{LONG}secrets: [API_TOKEN]\n")
+    run_id = workspace.type("--json", "run", "long", "--on", "l4", "--yes", "--detach", check=0).json["run_id"]
+    wait_for((cloud.home(INSTANCE) / "at-work").exists)
+    stop_by_hand(cloud)
+    if verb == "lost":  # the rest of a run that was collected
+        workspace.type("pull-results", "--wake", run_id, "--yes")
+    had = starts(cloud)
+    monkeypatch.delenv("API_TOKEN")
+    refusal = workspace.type("run", "--resume", run_id, "--yes", check=3).err
+    assert "the secret API_TOKEN is not set" in refusal
+    assert (starts(cloud), billed(cloud)) == (had, [])

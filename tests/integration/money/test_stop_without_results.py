@@ -123,6 +123,33 @@ def test_session_stop(damage: Damage, workspace: CloudWorkspace, cloud: Emulator
     assert (reserved, spent > TEN_MINUTES_USD) == (0, True)
 
 
+@contextmanager
+def no_ledger(home: Path) -> Iterator[None]:
+    """A folder in the ledger's place, as no program can read it."""
+    (book,) = home.rglob("book.jsonl")
+    aside = book.rename(book.with_name("aside"))
+    book.mkdir()
+    yield
+    book.rmdir()
+    aside.rename(book)
+
+
+@pytest.mark.parametrize("command", ["hosts down l4", "session stop", "hosts audit --stop"])
+def test_a_stop_while_the_ledger_cannot_be_read(
+    command: str, workspace: CloudWorkspace, cloud: Emulator, private_home: Path
+) -> None:
+    workspace.type(*(("hosts", "up", "l4") if "down" in command else SESSION), check=0)
+    if "audit" in command:
+        (workspace.root / "results/sessions").rename(workspace.root / "results/elsewhere")
+    cloud.advance(600.0)
+    with no_ledger(private_home):
+        done = workspace.type(*command.split())
+        assert billed(cloud) == []
+    assert "book.jsonl" in done.said
+    workspace.type("hosts", "audit")
+    assert sum(money(workspace)) > TEN_MINUTES_USD
+
+
 def test_session_stop_of_one_whose_folder_was_deleted(workspace: CloudWorkspace, cloud: Emulator) -> None:
     workspace.type(*SESSION, check=0)
     (workspace.root / "results/sessions").rename(workspace.root / "elsewhere")

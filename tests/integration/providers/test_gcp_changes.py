@@ -93,6 +93,20 @@ def test_one_change_comes_of_it(world: Worlds, name: str, trouble: str) -> None:
     assert change.holds(here)
 
 
+@pytest.mark.parametrize("how", ["denied", "silent"])
+def test_a_lost_reply_where_operations_cannot_be_listed_is_a_reason_to_look(world: Worlds, how: str) -> None:
+    """Not an error: the machine would be taken for refused, and stay on."""
+    here = world(denied=("zoneOperations.list",) if how == "denied" else ())
+    here.emulator.faults.add(action="instances.insert", nth=1, do={"drop": "after"})
+    here.emulator.faults.add(action="instances.insert", nth=2, do={"http": {"status": 409, "reason": "alreadyExists"}})
+    if how == "silent":
+        here.emulator.faults.add(action="zoneOperations.list", do={"http": 503})
+    refusal = here.cloud.create(ZONE, here.spec(), rid()).refusal
+    assert refusal is not None
+    assert refusal.remedy is Remedy.LOOK_AGAIN
+    assert here.get().power is Power.RUNNING
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_controller_that_comes_back_with_the_same_id_changes_nothing_more(world: Worlds, name: str) -> None:
     here, change = world(), CHANGES[name]

@@ -106,6 +106,24 @@ def test_a_machine_that_runs_may_lack_the_time_of_its_start(status: str, since: 
     machine = messages.machine(given, "p")
     assert machine.started == since
     assert machine.deadline == (3660.0 if status == "RUNNING" else None)
+    given.last_stop_timestamp = "1970-01-03T00:00:00Z"  # it was started again since
+    again = messages.machine(given, "p")
+    assert (again.started, again.deadline) == ((172800.0, 172860.0) if status == "RUNNING" else (None, None))
+
+
+def test_a_list_that_leaves_the_filter_out_of_account_adds_no_machine_of_others(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+    here.made()
+    here.made("theirs", labels={})
+    listed = messages.scopes
+    monkeypatch.setattr(messages, "scopes", lambda *args, **fields: listed(*args, **{**fields, "filter": ""}))
+    cases: tuple[tuple[dict[str, str | None], list[str]], ...] = (
+        ({"fcctl": None}, ["vm"]), ({"fcctl": "x"}, ["vm"]), ({"fcctl": "y"}, []), ({}, ["theirs", "vm"]),
+    )  # fmt: skip
+    for labels, found in cases:
+        assert [one.name for one in here.cloud.machines(labels)[0]] == found
 
 
 def test_a_machine_without_an_address_for_the_world(world: Worlds) -> None:
@@ -151,7 +169,7 @@ def test_threads_share_it(world: Worlds) -> None:
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(fresh.machine, ZONE, "vm") for _ in range(16)]
         asked += [pool.submit(fresh.operations, ZONE, "vm") for _ in range(4)]  # type: ignore[arg-type]
-        answers = [one.result(60) for one in asked]
+        answers = [one.result(240) for one in asked]
     assert answers[:16] == [made] * 16
 
 
@@ -227,6 +245,17 @@ def test_an_operation_that_nothing_is_heard_of(world: Worlds) -> None:
     with pytest.raises(CloudError, match="the cloud sent no reply about the stop of vm") as error:
         here.cloud.wait(operation, 200)
     assert error.value.hint
+
+
+@pytest.mark.parametrize(("status", "finished"), [("DONE", 60.0), ("RUNNING", None)])
+def test_an_operation_that_is_done_may_lack_the_time_of_its_end(status: str, finished: float | None) -> None:
+    """It ended the machine all the same, no earlier than it began."""
+    from google.cloud import compute_v1 as compute
+
+    given = compute.Operation(name="op", status=status, operation_type="stop", start_time="1970-01-01T00:01:00Z")
+    assert messages.operation(given).finished == finished
+    given.end_time = "1970-01-01T00:02:00Z"
+    assert messages.operation(given).finished == 120.0
 
 
 def test_an_operation_the_cloud_has_forgotten(world: Worlds) -> None:
@@ -306,6 +335,17 @@ def test_a_deadline_that_does_not_hold_is_an_error(world: Worlds, monkeypatch: p
     with pytest.raises(CloudError, match="did not store the time limit of vm") as error:
         here.cloud.set_max_run(machine, 600, rid())
     assert error.value.cause == "fcctl set 600 s, then STOP; the cloud shows 3600 s, then STOP"
+
+
+def test_a_read_that_is_behind_the_change_of_the_deadline_is_repeated(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+    machine, read, until = here.stopped(), here.cloud._read_instance, here.clock.now() + 10
+    before = read(ZONE, "vm")
+    monkeypatch.setattr(here.cloud, "_read_instance", lambda *at: before if here.clock.now() < until else read(*at))
+    assert here.cloud.set_max_run(machine, 600, rid()).refusal is None
+    assert here.get().max_run_s == 600
 
 
 def test_a_deadline_that_takes_too_long_is_an_error(world: Worlds) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from orchestrator.emulator.server import ROUTES
 from orchestrator.machines.provision.endpoint import HOST_KEYS_PATH
 from orchestrator.providers.gcp.cloud import GcpCloud
 from tests.integration.providers.conftest import ZONE, World, rid
+from tests.support.sshd import port_of_nobody
 
 Worlds = Callable[..., World]
 LOGIN = "gcloud auth application-default login"
@@ -267,11 +267,8 @@ def test_a_token_that_cannot_be_had_for_a_moment_is_waited_for(
 
 
 def test_nobody_there_is_told_soon() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     clock = Hurry()
-    with pytest.raises(CloudError, match="did not answer") as error:
+    with port_of_nobody() as port, pytest.raises(CloudError, match="did not answer") as error:
         GcpCloud("proj-one", f"http://127.0.0.1:{port}/secret", clock).machine(ZONE, "vm")
     assert "refused" in str(error.value.cause)
     assert "secret" not in str(error.value.cause)

@@ -87,8 +87,16 @@ def test_the_same_run_on_both_sides_is_said(store: FileStore, results: Typed) ->
 def test_nothing_in_common_is_no_pass(store: FileStore, results: Typed) -> None:
     old = measured(store, [simple(10.0)], at=0)
     measured(store, [document(entry("other", samples(1.0)))], at=60)
-    assert "no benchmark in common" in results("compare", old).out
+    assert "no benchmark in common: old has mission, mission/sdpa; new has other" in results("compare", old).out
     assert "no benchmark in common" in results("compare", old, "last", "--fail-on", "slower:3%", code=7).err
+
+
+def test_two_runs_without_a_benchmark_say_how_to_have_one(store: FileStore, results: Typed) -> None:
+    old = measured(store, [], at=0)
+    measured(store, [], at=60)
+    out = results("compare", old).out
+    assert "neither side has a benchmark; let a step" in out
+    assert "fcctl help jobs" in out
 
 
 def test_two_searches_are_compared_by_what_they_found(store: FileStore, results: Typed) -> None:

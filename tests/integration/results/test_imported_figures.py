@@ -126,13 +126,19 @@ def test_an_export_comes_back_as_it_was(workspace: Workspace) -> None:
         ),
         ("{", ("--at", "2026-10-14"), 1, "cannot import", "python3 -m json.tool"),
         ("{}", ("--at", "2026-10-14"), 1, "cannot import", '"results"'),
-        ('{"results": {"mission": {"flashcore": {"p50": -1}}}}', ("--at", "2026-10-14"), 1, "cannot import", "docs"),
+        (
+            '{"results": {"mission": {"flashcore": {"p50": -1}}}}',
+            ("--at", "2026-10-14"),
+            1,
+            "cannot import",
+            "help jobs",
+        ),
         (
             '{"results": {"mission": {"flashcore": {"p50": 1, "p90": -1}}}}',
             ("--at", "2026-10-14"),
             1,
             "cannot import",
-            "docs",
+            "help jobs",
         ),
     ],
 )

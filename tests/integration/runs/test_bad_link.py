@@ -113,7 +113,7 @@ def test_sshd_restarted_in_the_middle(workspace: Workspace, sshd: LoopbackSshd, 
 def test_a_host_that_stays_away_leaves_the_run_to_the_next_command(
     tmp_path: Path, private_home: Path, sshd: LoopbackSshd, link: LinkProxy
 ) -> None:
-    workspace = Workspace(tmp_path / "w", private_home, sshd, port=link.port, link_timeout_s=3.0, reconnect_s=1.0)
+    workspace = Workspace(tmp_path / "w", private_home, sshd, port=link.port, reconnect_s=1.0)
     workspace.job("slow", SLOW)
     running = held(workspace, tmp_path)
     link.refuse()

@@ -194,7 +194,8 @@ def test_a_look_at_a_run_does_not_keep_cancel_from_collecting_it(workspace: Work
     look = FileStore(workspace.root / "results", SystemClock()).claim(run_id)
     assert look is not None
     cancel = workspace.start("cancel", run_id)
-    wait_for((workspace.home / f".fcctl/runs/{run_id}/outcome.json").exists)
+    # It has met the look by then. It waits a few seconds for its end, whatever the run takes to end.
+    wait_for((workspace.home / f".fcctl/runs/{run_id}/cancel.json").exists)
     look.release()
     _, err = cancel.communicate()
     assert (cancel.returncode, err) == (0, f"{run_id}: cancelled\n")

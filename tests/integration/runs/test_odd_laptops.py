@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -101,6 +102,7 @@ def test_what_it_says_goes_into_the_folder_that_is_sent(
 ) -> None:
     """The log has grown between its hash and its journey, by what fcctl itself says there."""
     log = workspace.root / "run.log"
+    log.touch()  # else `tee` may make it after the source was read
     wait = f"until grep -q sync: {shlex.quote(str(log))}; do sleep 0.01; done"
     patient = script(tmp_path / "bin/rsync", f'{wait}\nexec {shutil.which("rsync")} "$@"')
     monkeypatch.setenv("PATH", f"{patient.parent}:{os.environ['PATH']}")
@@ -146,7 +148,9 @@ def test_the_clocks_are_days_apart(workspace: Workspace, days: int, tmp_path: Pa
     assert (record["run_id"], record["status"]) == (run_id, "passed")
     assert 0.8 < record["steps"][0]["duration_s"] < took + 1
     assert record["cost"]["billed_s"] < took + 30
-    assert f"its clock differs by {-days * 86400:+d} s" in fcctl("doctor", "--on", "here", code=None)
+    differs = re.search(r"its clock differs by ([+-]\d+) s", fcctl("doctor", "--on", "here", code=None))
+    assert differs is not None
+    assert int(differs[1]) == pytest.approx(-days * 86400, abs=120), "less what it takes to ask"
     assert fcctl("results", "ls").count("passed") == 1
     assert os.listdir(workspace.root / "results/runs") == [run_id]
 

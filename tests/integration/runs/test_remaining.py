@@ -36,6 +36,8 @@ def test_what_is_queued_or_running_is_told_with_when_to_come_back(tmp_path: Path
     log = private_home / f".fcctl/runs/{first}/steps/two/log.txt"
     wait_for(log.exists)
     second = workspace.json("run", "new", "--on", "here", "--detach", "--set", f"WHEN={go}")["run_id"]
+    events = private_home / f".fcctl/runs/{second}/events.jsonl"
+    wait_for(lambda: events.exists() and '"queued"' in events.read_text())  # its host program is just starting
 
     said = workspace.fcctl("pull-results").stderr
     (line,) = (line for line in said.splitlines() if line.startswith(first))

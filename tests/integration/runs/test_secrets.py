@@ -29,7 +29,8 @@ steps:
       printf %s planted-7f3a; sleep 0.2; echo 9c-value
       tr '\\0' ' ' </proc/self/cmdline
       python3 -c 'import os; print(os.environ["OF_THE_JOB"])' >&2
-      for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; done 2>/dev/null | grep -c planted-7f3a9c && exit 7 || true
+      for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; done 2>/dev/null |
+        grep -c 'planted-7f3a[9]c' && exit 7 || true
   - id: fails
     run: 'echo "last words: $OF_THE_JOB"; exit 3'
     gates: ['env.OF_THE_JOB == "x"']
@@ -46,7 +47,8 @@ def workspace(tmp_path: Path, private_home: Path, sshd: LoopbackSshd) -> Workspa
 
 
 def files_with(text: str, *folders: Path) -> list[str]:
-    done = subprocess.run(["grep", "-rlaF", text, *map(str, folders)], capture_output=True, text=True, check=False)
+    argv = ["grep", "-rlaF", "-f", "-", *map(str, folders)]  # not as a word, which a step of another test would find
+    done = subprocess.run(argv, input=f"{text}\n", capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
 
 
@@ -57,7 +59,9 @@ def test_a_secret_is_found_nowhere(workspace: Workspace, sshd: LoopbackSshd, tar
     env = {"OF_THE_JOB": SECRET}
     on = {"box": "box", "here": "local"}[target]
     done = workspace.fcctl("run", "job", "--on", on, check=100, env=env)
-    (run_id,) = workspace.runs()
+    ((run_id, record),) = workspace.runs().items()
+    ended = [(step["id"], step["exit_code"]) for step in record["steps"]]
+    assert ended == [("here", 0), ("prints", 0), ("fails", 3)], "a step found the secret among the words of a process"
     log = (workspace.root / "results/runs" / run_id / "steps/prints/log.txt").read_text()
     assert "job *** target ***" in log
     assert log.count("***") >= 4, "in one piece, in two, by a trace and by another program"

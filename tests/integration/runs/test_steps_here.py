@@ -169,6 +169,7 @@ def test_a_killed_controller_leaves_no_process(
 ) -> None:
     process, run_id = slow_run(workspace)
     if both:
+        process.send_signal(signal.SIGSTOP)  # else it may see the end of the other one, and end the run itself
         lock = private_home / f".fcctl/controller/runs/{run_id}/supervisor.lock"
         os.kill(int(lock.read_text()), signal.SIGKILL)
     process.kill()

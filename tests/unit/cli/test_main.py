@@ -103,7 +103,6 @@ def test_an_error_in_words(verb: dict[str, Cli], capsys: pytest.CaptureFixture[s
     [
         (["prob"], "unknown command 'prob'", "did you mean 'probe'?"),
         (["zzz"], "unknown command 'zzz'", "known: attach, "),
-        (["help"], "unknown command 'help'", "fcctl --help"),
         (["probe", "--limt", "1"], "no such option '--limt'", "did you mean '--limit'?"),
         (["probe", "--jsn"], "no such option '--jsn'", "did you mean '--json'?"),
         (["--jsn", "probe"], "no such option '--jsn'", "did you mean '--json'?"),

@@ -10,6 +10,8 @@ import click
 import pytest
 
 from orchestrator.cli.main import VERBS, load
+from orchestrator.cli.verbs.help import pages
+from tests.unit.docs.test_words import messages
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "results/reference/README.md"])
@@ -61,6 +63,20 @@ def test_a_command_that_does_not_exist_is_found() -> None:
         "the verb ['fly']", "--fast", "['fly'] of hosts", None,
     ]  # fmt: skip
     assert command_lines("`fcctl ps`\n\n    fcctl run a   # b\n") == ["fcctl run a", "fcctl ps"]
+
+
+def test_messages_name_pages_that_an_installation_has() -> None:
+    """It has no folder docs, so that they say ``fcctl help PAGE``; the help of commands is in docs/cli.md."""
+    sources = [
+        path for place in ("orchestrator", "remote", "kernels/flashcore") for path in (ROOT / place).rglob("*.py")
+    ]
+    texts = [text for path in sources for _, text in messages(path.read_text(encoding="utf-8"))]
+    texts.append((ROOT / "docs/cli.md").read_text().partition("-->")[2])
+    texts += re.findall(r"^ *hint: .*", "".join(path.read_text() for path in ROOT.glob("jobs/*.yaml")), re.MULTILINE)
+    assert [text for text in texts if re.search(r"(?<!/)\bdocs/(?!cli)[\w-]+\.md", text)] == []
+    named = {name for text in texts for name in re.findall(r"\bfcctl help ([a-z][a-z0-9-]*)", text)}
+    assert named >= {"jobs", "configuration", "gcp", "tune", "statistics", "report", "emulator"}
+    assert named - pages().keys() == set()
 
 
 def test_values_of_options_have_a_name() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
 import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from orchestrator.base.errors import FcctlError
 from orchestrator.machines.cache import FileMachineCache, state_folder
 from orchestrator.machines.cloud import IN_FLIGHT_S, Endpoint, Hardware
+from tests.support.waiting import wait_for
 from tests.unit.machines.test_endpoint import KEYS
 
 KNOWN = Endpoint(
@@ -136,24 +139,35 @@ def test_a_file_where_the_folder_should_be_is_told(book: FileMachineCache) -> No
     assert book.known("proj-one", "vm") is None
 
 
-def _write_often(folder: Path, number: int) -> None:
+def _write_often(folder: Path, number: int, enough: Event) -> None:
     book = FileMachineCache(folder)
-    for turn in range(40):
+    for turn in itertools.count():
+        if turn >= 40 and enough.is_set():
+            return
         book.remember(replace(KNOWN, address=f"10.0.{number}.{turn}", identity_file="/k" * (1 + 200 * number)))
 
 
 def test_writers_and_readers_side_by_side(book: FileMachineCache) -> None:
     book.remember(KNOWN)
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_write_often, args=(book.folder, number)) for number in range(3)]
+    enough, seen = context.Event(), set[str]()
+    writers = [context.Process(target=_write_often, args=(book.folder, number, enough)) for number in range(3)]
     for writer in writers:
         writer.start()
-    seen = 0
-    while any(writer.is_alive() for writer in writers):
-        assert book.known("proj-one", "vm") is not None
-        seen += 1
+
+    def is_seen_of_all() -> bool:
+        known = book.known("proj-one", "vm")
+        assert known is not None
+        seen.add(known.address.rpartition(".")[0])
+        return {f"10.0.{number}" for number in range(3)} <= seen
+
+    try:
+        wait_for(is_seen_of_all)
+    finally:
+        enough.set()
+        for writer in writers:
+            writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert seen > 0
     assert [path.name for path in book.folder.rglob("*") if path.is_file()] == ["vm.json"]
 
 

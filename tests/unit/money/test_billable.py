@@ -130,6 +130,13 @@ def test_made_again_under_its_name_it_is_another() -> None:
     assert usd(words, again + DAY) == pytest.approx(10.0 / MONTH_S * 5 * DAY)
 
 
+@pytest.mark.parametrize("missed", [True, False])
+def test_one_that_a_list_once_lacked_costs_each_day_once(missed: bool) -> None:
+    """The cloud's list was behind: the disk is there again, as old as before."""
+    words = [disk(MADE), disk(MADE + 29 * DAY, gone=MADE + 29 * DAY, missed=missed), disk(MADE + 30 * DAY)]
+    assert usd(words, MADE + 30 * DAY) == pytest.approx(10.0 / MONTH_S * 30 * DAY)
+
+
 def test_one_whose_making_nobody_knows_is_an_estimate_until_it_was_seen_twice() -> None:
     words = [disk(MADE, created=None), disk(MADE + DAY, created=None)]
     lines = standing_lines(words, MADE + DAY + 60, UTC)

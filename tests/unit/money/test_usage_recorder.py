@@ -112,6 +112,13 @@ def test_what_was_done_to_the_machine_ends_the_record_of_its_start(watched: Any,
     assert [(record.started, record.stopped) for record in file.usage()] == [(T, None), (T, T + 600)]
 
 
+class SetClock(SystemClock):
+    at = T
+
+    def now(self) -> float:
+        return self.at
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Another process has the book's lock for longer than anybody waits."""
@@ -196,6 +203,29 @@ def test_the_stop_of_a_start_that_never_ran_does_not_end_the_start_before(
 def test_when_a_machine_is_off_by_its_own_account(seen: Machine, stopped: float | None) -> None:
     record = usage_of(TARGET, seen, listed(), T + 700)
     assert (record.started, record.stopped, record.seen, record.usd_per_hour) == (T, stopped, T + 700, 0.72)
+
+
+def test_a_machine_that_is_going_off_keeps_its_deadline(file: SpendingBook) -> None:
+    """Ctrl-C in ``hosts down`` leaves it so in the ledger: it is on no longer than until then."""
+    limited = machine(max_run_s=3600, deadline=T + 3600)
+    for seen in (limited, machine(status="STOPPING", max_run_s=3600), machine(status="STOPPING")):
+        UsageRecorder(file, SystemClock(), listed()).record_machine(TARGET, seen)
+    assert [one.fence for one in file.usage()] == [T + 3600, T + 3600, None]
+
+
+def test_a_machine_that_is_off_at_an_unknown_time_was_on_until_it_was_seen_off(file: SpendingBook) -> None:
+    clock = SetClock()
+    for now, seen in enumerate([machine(), machine(status="TERMINATED"), machine(status="TERMINATED")]):
+        clock.at = T + 600 * (now + 1)
+        UsageRecorder(file, clock, listed()).record_machine(TARGET, seen)
+    assert [(one.stopped, one.bound) for one in file.usage()] == [(None, False), (T + 1200, True)]
+    UsageRecorder(file, clock, listed()).record_operations(TARGET, "us-west1-c", [STOP])
+    assert [(one.stopped, one.bound) for one in file.state().starts()] == [(T + 600, False)]
+    later = machine(started=T + 9000, deadline=T + 9900)
+    for seen in (later, machine(status="TERMINATED", started=T + 9000)):
+        clock.at = T + 90_000
+        UsageRecorder(file, clock, listed()).record_machine(TARGET, seen)
+    assert file.state().starts()[-1].stopped == T + 9930, "its deadline and the late-stop allowance"
 
 
 def test_a_start_keeps_the_price_that_it_had(recorder: UsageRecorder, file: SpendingBook) -> None:

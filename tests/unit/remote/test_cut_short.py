@@ -158,7 +158,7 @@ def test_a_reader_that_not_even_sigkill_ends_does_not_hold_up_the_run(
     killed: list[int] = []
     monkeypatch.setattr(judge, "send", lambda pid, *_, **__: killed.append(pid))
     monkeypatch.setattr(judge, "KILL_PATIENCE_S", 0.1)
-    answer = judge.aside(lambda: time.sleep(20), supervisor.signals, 300.0, lambda: "cancelled", lambda: None)
+    answer = judge.aside(lambda: time.sleep(600), supervisor.signals, 300.0, lambda: "cancelled", lambda: None)
     assert answer.stopped == "cancelled"
     assert os.waitpid(killed[0], os.WNOHANG) == (0, 0), "it was not waited for"
     os.kill(killed[0], signal.SIGKILL)

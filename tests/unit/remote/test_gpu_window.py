@@ -65,6 +65,14 @@ def test_a_gpu_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     assert [[gpu["index"] for gpu in sample["gpus"]] for sample in samples] == [[0, 1], [0], [0]]
 
 
+def test_samples_that_were_read_at_once_all_count(tmp_path: Path) -> None:
+    """The telemetry waited for a processor for some seconds meanwhile; a GPU at work must not look idle."""
+    lines = "\n".join([LINE, SECOND, LINE.replace(" 97,", " 0,", 1), LINE, ""])
+    samples = _samples(tmp_path, f"printf '%s\\n' '{lines}'; sleep 9", 2)
+    shown = [[(gpu["index"], gpu["util_pct"]) for gpu in sample["gpus"]] for sample in samples]
+    assert shown == [[(0, 97), (1, 97)], [(0, 0)]]
+
+
 def test_a_newer_driver_is_asked_in_its_own_words(tmp_path: Path) -> None:
     body = (
         'case "$*" in *throttle_reasons*) echo "Field \\"clocks_throttle_reasons.active\\" is not a valid field to '
@@ -92,6 +100,16 @@ def test_a_machine_without_gpu_tells_load_and_memory() -> None:
         assert 0 <= second["cpu_pct"] <= 100
         assert 0 < second["mem_used_mb"] < second["mem_total_mb"]
     assert "\x1b" not in telemetry.describe(second)
+
+
+@pytest.mark.parametrize(("busy", "ticks", "percent"), [(20, 100, 20.0), (22, 21, 100.0), (-2, 100, 0.0)])
+def test_idle_time_that_the_kernel_takes_back_is_no_load(
+    monkeypatch: pytest.MonkeyPatch, busy: int, ticks: int, percent: float
+) -> None:
+    """What Linux says of an idle processor is an estimate until that has work."""
+    seen = [(10, 30), (10 + busy, 30 + ticks)]
+    monkeypatch.setattr(telemetry, "_cpu_times", lambda: seen.pop(0))
+    assert telemetry.Machine().sample()["cpu_pct"] == percent
 
 
 def test_a_gpu_sample_on_one_line_for_people() -> None:

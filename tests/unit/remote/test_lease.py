@@ -63,12 +63,13 @@ def test_systemd_keeps_it_to_the_second_where_it_runs(
     layout: Layout, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module.os.path, "isdir", lambda path: True)
+    monkeypatch.setattr(time, "time", lambda: 1.8e9)  # however long it takes from the request to the timer
     made = _ask(layout, "arm", 100.9, dry=False)
     assert made.mechanism == "systemd"
     (armed,) = [line for line in calls.read_text().splitlines() if line.startswith("systemd-run")]
     assert "--on-active 100s" in armed
     assert armed.endswith("poweroff")
-    time.sleep(0.002)
+    monkeypatch.setattr(time, "time", lambda: 1.8e9 + 0.002)
     _ask(layout, "renew", 200, token=made.token)
     lines = [line for line in calls.read_text().splitlines() if not line.startswith("sudo")]
     assert [line.split()[0] for line in lines] == ["systemd-run", "systemd-run", "systemctl"]  # no moment without

@@ -258,9 +258,12 @@ def test_where_conda_uv_pipenv_poetry_and_venv_put_environments(tmp_path: Path, 
 # ------------------------------------------------------------------------------------------------ programs
 def test_a_program_that_hangs_is_a_finding(tmp_path: Path) -> None:
     hanging = script(tmp_path / "nvidia-smi", "trap '' TERM INT HUP; echo begun; sleep 60 & wait\nsleep 60\n")
-    started = time.monotonic()
-    ran = programs.run([str(hanging)], 0.3)
-    assert time.monotonic() - started < 50
+    for limit_s in (0.3, 3.0, 30.0):
+        started = time.monotonic()
+        ran = programs.run([str(hanging)], limit_s)
+        assert time.monotonic() - started < limit_s + 25
+        if ran.out:  # it was deaf before its time was over
+            break
     assert (ran.code, ran.timed_out, ran.out) == (None, True, "begun\n")
     answer = gpu.Answer(ran, [])
     assert "did not answer" in answer.complaint
@@ -341,6 +344,14 @@ def test_needs(machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
         unmet = checks.check_needs(Needs(tools=["mytool", tool]), env)
         assert tool in unmet[0]
         assert says in unmet[1]
+    several = checks.check_needs(Needs(tools=["doxygen", "mytool", "flex", "bazel"], compute_capability="9.0"), env)
+    assert several[0].startswith("this machine has no doxygen and no flex and no bazel; the GPU has compute capability")
+    told = [
+        "install them: sudo apt install doxygen flex (macOS: brew install doxygen flex)",
+        "install Bazelisk as bazel",
+    ]
+    assert [hint.partition(": https")[0] for hint in several[1].split("; ")[:2]] == told
+    assert several[1].endswith("; choose a target with a newer GPU: --on NAME")
     for wanted, met in [("8.0", True), ("8.10", False), ("9.0", False), ("10.0", False), ("nine", False)]:
         assert (checks.check_needs(Needs(compute_capability=wanted), env) is None) is met
 

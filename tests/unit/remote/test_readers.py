@@ -410,6 +410,10 @@ def test_times_that_are_printed() -> None:
             "a: 12,5 ms\nb: 0,345 ms\nc: 1,234 us\nd: 1,234,567.5 us\ne: 1.234,5 us\nf: 1,2,3 us\ng: 1'234.5 us\n",
             {"a": [12_500.0], "b": [345.0], "c": [1234.0], "d": [1_234_567.5]},
         ),
+        # Alone, a comma before three digits is one of thousands; in a file with decimal commas, one of these.
+        ("a: 12,345 ms\nb: 950 ms\n", {"a": [12_345e3], "b": [950e3]}),
+        ("a: 12,345 ms\nb: 0,345 ms\nc: 1,234ms, 5 us\n", {"a": [12_345.0], "b": [345.0], "c": [1234.0]}),
+        ("a: 12,345 ms\nb: 0,345 ms\nc: 1.5 ms\n", {"a": [12_345e3], "b": [345.0], "c": [1500.0]}),
         ("kernel  time (ms)\na  12,5\n", {"a time": [12_500.0]}),
         (
             "a: 1m 23.4s\nb: 2 min 3 s\nc: 1h 2m 3.5 sec\nd: 00:01:23.4 s\nreal\t0m1.2s\n",
@@ -867,6 +871,7 @@ def test_a_long_line_of_blanks_takes_ptxas_no_long_time(written: Written) -> Non
         ("tokens/sec: 123.4\ntotal images/sec: 456.70\nit/s = 12.5\n",
          {"tokens/s": 123.4, "total images/s": 456.7, "it/s": 12.5}, None),
         (UNITS, {"naive GB/s": 120.5}, {"size=128 naive": [12_500.0]}),
+        ("triad: 1,234 GB/s\ncopy: 512,5 GB/s\n", {"triad GB/s": 1.234, "copy GB/s": 512.5}, None),
         ("412.5 GB/s triad\n400.5 GB/s copy\n412,5 GB/s\n",
          {"triad GB/s": 412.5, "copy GB/s": 400.5, "GB/s": 412.5}, None),
         ("Device: L4\nOffset, Bandwidth (GB/s):\n0, 200.5\n1, 150.5\n\nStride, Bandwidth (GB/s):\n1, 201.5\n",

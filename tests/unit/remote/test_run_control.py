@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fcctl_remote import wire
+from fcctl_remote.base import processes
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.run import control
 from fcctl_remote.run.control import GpuIdleWatch, HostLock
@@ -158,6 +160,23 @@ def test_the_tickets_of_the_dead_are_dropped(layout: Layout) -> None:
     assert alive.behind() is None
     assert sorted(path.name for path in Path(layout.tickets).iterdir()) == [f"000000000002.x.{_run(2)}", "README"]
     alive.leave()
+
+
+def test_a_process_that_is_just_becoming_another_program_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment, by which it is known, cannot be read for an instant."""
+    looks: list[set[int]] = [{7, 8}, set(), {8}, set(), set()]
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(processes, "family", lambda *_: looks.pop(0))
+    monkeypatch.setattr(processes, "send", lambda pid, number: killed.append((pid, number)))
+    assert processes.kill_family(240.0, marker=b"FCCTL_RUN_ID=x") == set()
+    assert sorted(killed) == [(7, signal.SIGKILL), (8, signal.SIGKILL), (8, signal.SIGKILL)]
+    assert looks == []
+
+
+def test_who_survives_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "family", lambda *_: {7})
+    monkeypatch.setattr(processes, "send", lambda *_: None)
+    assert processes.kill_family(0.0, session=7) == {7}
 
 
 def test_a_python_without_ctypes_carries_out_runs_too(monkeypatch: pytest.MonkeyPatch) -> None:

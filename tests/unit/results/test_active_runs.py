@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from orchestrator.app import SystemClock
-from orchestrator.base.clock import Clock
+from orchestrator.base import journal
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
-from orchestrator.base.journal import FileJournal
 from orchestrator.base.safe_paths import UNFINISHED
 from orchestrator.leases.session_files import LockedSession, SessionFiles
-from orchestrator.results.store import store as store_module
 from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
@@ -247,23 +245,6 @@ def test_a_run_that_is_completed_between_two_looks_is_there(store: FileStore, nt
         CompletedMeanwhile(active, store.root, 1).get(active.run_id)
 
 
-def test_the_journal_of_a_run_that_is_completed_while_it_is_read_is_whole(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = begin(store)
-    run.journal.append("sync")
-
-    class Late(FileJournal):
-        def __init__(self, path: Path, clock: Clock) -> None:
-            if not store.is_complete(run.run_id):
-                run.complete(make_record(run.run_id))
-            super().__init__(path, clock)
-
-    monkeypatch.setattr(store_module, "FileJournal", Late)
-    assert [entry.kind for entry in store.journal_of(run.run_id)] == ["sync"]
-    assert store.journal_of(make_id()) == []
-
-
 def test_whoever_only_asks_who_follows_a_run_is_not_taken_for_its_owner(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,3 +379,21 @@ def test_a_store_that_is_not_there_is_empty(store: FileStore) -> None:
     assert store.active() == []
     assert store.rows() == []
     assert not store.is_complete(make_id())
+
+
+def test_the_journal_of_a_run_that_is_completed_while_it_is_read(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its cost would be settled as that of a run without a machine."""
+    run = begin(store)
+    run.journal.append("acquired", zone="z")
+    read = journal._read
+
+    def late(path: Path) -> Any:
+        if run.run_id in store.active():
+            run.complete(make_record(run.run_id))
+        return read(path)
+
+    monkeypatch.setattr(journal, "_read", late)
+    assert [entry.kind for entry in store.journal_of(run.run_id)] == ["acquired"]
+    assert store.journal_of(make_id()) == []

@@ -255,7 +255,7 @@ def test_too_little_is_said_to_be_too_little() -> None:
     bare = Launch(stats={"p50": 10.0, "n": 5})
     assert compared([bare], [launch(12)]).lacks.startswith("no raw samples")
     assert compared([launch(10, 9)], [launch(12)]).lacks.startswith("9 samples")
-    assert compared([launch(10, 1)], [launch(12)]).lacks.startswith("1 samples in a launch: 10 are needed")
+    assert compared([launch(10, 1)], [launch(12)]).lacks.startswith("1 sample in a launch: 10 are needed")
     assert (compared([launch(10, 10)], [launch(12)]).lacks, compared([bare], [launch(12)]).basis) == ("", "none")
     assert compared([bare] * 4, [Launch(stats={"p50": p}) for p in (12.0, 12.1, 12.2, 12.1)]).basis == "launches"
     assert effect([launch(10, 100)], [launch(10, 100)], metric="p99") is not None

@@ -20,6 +20,11 @@ from orchestrator.runs.machine.left_on import MachinesLeftOn
 from tests.support.small_disk import largest_file
 from tests.support.spending import book_in, reservation
 from tests.support.stores import make_id
+from tests.support.waiting import GUARD_S, wait_for
+
+
+def tries() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fcctl-releases"]
 
 
 @dataclass
@@ -33,27 +38,31 @@ class Stage:
     now: float = 1_800_000_000.0
     left_on: MachinesLeftOn = field(default_factory=MachinesLeftOn)
     notes: list[str] = field(default_factory=list)
+    #: Set while the cloud answers.
+    speaks: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         if self.clock is None:
-            stage, really = self, threading.Event()
+            stage = self
+            self.speaks.set()
 
             def sleep(seconds: float) -> None:
+                """A try that the cloud answers is over by then, however busy this computer is."""
                 stage.now += seconds
-                really.wait(0.001)
+                for thread in tries():
+                    thread.join(GUARD_S if stage.speaks.is_set() else 0.001)
 
             self.clock = SimpleNamespace(now=lambda: stage.now, monotonic=lambda: stage.now, sleep=sleep)
             self.observer = SimpleNamespace(note=self.notes.append)
 
 
 class Cloud:
-    """What a try meets: it is paid, refused, or never answered while ``silent``."""
+    """What a try meets: it is paid, refused, or not answered before it ``speaks``."""
 
-    def __init__(self) -> None:
+    def __init__(self, speaks: threading.Event) -> None:
         self.tries = 0
         self.error: CloudError | None = None
-        self.speaks = threading.Event()
-        self.speaks.set()
+        self.speaks = speaks
 
     def is_paid(self, *_: object) -> bool:
         self.tries += 1
@@ -61,17 +70,6 @@ class Cloud:
         if self.error is not None:
             raise self.error
         return True
-
-
-@pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    made = Cloud()
-    monkeypatch.setattr(debts, "_is_released", made.is_paid)
-    yield made
-    made.speaks.set()
-    for thread in threading.enumerate():
-        if thread.name == "fcctl-releases":
-            thread.join()
 
 
 @pytest.fixture
@@ -85,11 +83,22 @@ def stage(tmp_path: Path) -> Any:
     return made
 
 
+@pytest.fixture
+def cloud(stage: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    made = Cloud(stage.speaks)
+    monkeypatch.setattr(debts, "_is_released", made.is_paid)
+    yield made
+    made.speaks.set()
+    for thread in tries():
+        thread.join()
+
+
 def test_a_cloud_that_does_not_answer_is_waited_for_a_moment(stage: Any, cloud: Cloud) -> None:
     cloud.speaks.clear()
     began = stage.now
     debts.retry_releases(stage, "moment")
     assert stage.now - began < 1.0
+    wait_for(lambda: cloud.tries == 1)
     assert ["may still be on" in note and "pull-results" in note for note in stage.notes] == [True]
     for _ in range(5):
         stage.now += 60
@@ -99,7 +108,7 @@ def test_a_cloud_that_does_not_answer_is_waited_for_a_moment(stage: Any, cloud: 
     assert "tried 5 min ago" in stage.notes[-1]
     stage.now += 600
     debts.retry_releases(stage, "moment")
-    assert cloud.tries == 2
+    wait_for(lambda: cloud.tries == 2)
 
 
 def test_one_that_answers_at_once_is_heard(stage: Any, cloud: Cloud) -> None:

@@ -157,6 +157,12 @@ def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to("sub")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert paths(read(tmp_path)) == ["a.cu", "link", "sub/b"]
+    write(tmp_path, results___dot_gitignore="runs/")  # fcctl's own
+    assert paths(read(tmp_path)) == ["a.cu", "link", "results/.gitignore", "sub/b"]
+    write(tmp_path, sub___dot_gitignore="secret.env\n", sub__secret_dot_env="token")
+    with pytest.raises(ConfigError, match=r"cannot read sub/\.gitignore: git is not installed") as refused:
+        read(tmp_path)
+    assert "install" in str(refused.value.hint)
 
 
 def test_what_fcctl_writes_itself_is_left_out(repo: Path) -> None:
@@ -378,7 +384,7 @@ def test_what_a_git_that_hangs_has_started_is_not_waited_for(monkeypatch: pytest
 def _bounded(communicate: Any) -> Any:
     """In place of a wait for ever, which would end no test."""
 
-    def within(self: Any, *words: Any, timeout: float = 3.0) -> Any:
+    def within(self: Any, *words: Any, timeout: float = 60.0) -> Any:
         return communicate(self, *words, timeout=timeout)
 
     return within

@@ -18,6 +18,7 @@ from orchestrator.base.errors import (
     HostUnreachable,
     LinkLost,
     MachineStopped,
+    RunNotFound,
 )
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.provision.ready import StoppedDuringStart
@@ -174,7 +175,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
 def go(error: type[BaseException], timeout_s: float | None = None) -> None:
     plan = {"plan": {"run_id": RUN}}
     store = SimpleNamespace(is_complete=lambda _: False, plan_of=lambda _: plan, active=list, rows=lambda **_: [])
-    services: Any = SimpleNamespace(store=store)
+    services: Any = SimpleNamespace(store=store, secrets=dict)
     with pytest.raises(error):
         go_on.resume_run(services, RUN, lambda _: None, timeout_s=timeout_s)
 
@@ -201,6 +202,25 @@ def test_more_time_is_agreed_to_when_it_is_known_for_which_step(earlier: Earlier
     """And that is on the disk of a machine for whose start one would have to agree."""
     go(ConflictError, timeout_s=600)
     assert earlier.made == []
+
+
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_one_that_another_fcctl_collects_meanwhile_goes_on_from_here(
+    monkeypatch: pytest.MonkeyPatch, is_collected: bool
+) -> None:
+    complete: list[bool] = []
+
+    def resumed(*_: object, **__: object) -> None:
+        complete.append(is_collected)
+        raise RunNotFound(f"run {RUN} is not active")
+
+    monkeypatch.setattr(go_on, "resumed", resumed)
+    monkeypatch.setattr(go_on._Resume, "from_home", raising(CloudError("what is collected is read")))
+    store = SimpleNamespace(
+        is_complete=lambda _: any(complete), plan_of=lambda _: {"plan": {}}, active=list, rows=lambda **_: []
+    )
+    with pytest.raises(CloudError if is_collected else RunNotFound):
+        go_on.resume_run(SimpleNamespace(store=store), RUN, lambda _: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostUnreachable, LinkLost
+from orchestrator.base.errors import HostFault, HostUnreachable, LinkLost
 from orchestrator.base.journal import JournalEntry
 from orchestrator.machines.targets import SshTarget
 from orchestrator.results.records import SourceRecord, StepRecord
@@ -89,26 +89,6 @@ def test_a_run_that_is_here_is_not_asked_for_there(folder: Path) -> None:
     assert world.asked == 0
 
 
-def test_a_run_that_is_completed_between_two_looks_has_its_log(folder: Path) -> None:
-    """The first finds no record, and the second no plan any more."""
-    complete = iter([False, True, True])
-    store = SimpleNamespace(
-        is_complete=lambda _run: next(complete),
-        plan_of=lambda _run: None,
-        get=lambda _run: SimpleNamespace(steps=[StepRecord(id="a", status="passed")]),
-        folder=lambda _run: folder,
-    )
-    services: Any = SimpleNamespace(store=store)
-    assert [piece.data for piece in read_logs(services, RUN, None, wait=True)] == [LOG]
-
-
-def test_a_log_whose_folder_gets_its_final_name_meanwhile_is_read(folder: Path) -> None:
-    world = World(folder, ["sync", "submit", "submitted", "ended", "collected"], gone_after=0)
-    services, folders = world.services(), iter([folder / "of-before", folder])
-    services.store.folder = lambda _run: next(folders)
-    assert [piece.data for piece in read_logs(services, RUN, "a", wait=True)] == [LOG]
-
-
 def test_a_machine_that_stays_away_with_the_log_is_an_error(folder: Path) -> None:
     world = World(folder, ["sync", "submit", "submitted"], gone_after=1, comes_home=False)
     with pytest.raises(LinkLost):
@@ -147,3 +127,66 @@ def test_a_log_of_an_imported_run_is_no_other_file(folder: Path, tmp_path: Path,
     )
     services: Any = SimpleNamespace(store=store)
     assert list(read_logs(services, RUN, None, wait=False)) == []
+
+
+def complete_services(folders: list[Path], complete: list[bool]) -> Any:
+    """Of a run that another fcctl completes: the folders that it has, and whether it is complete, asked in turn."""
+
+    def next_of(values: list[Any]) -> Any:
+        return values.pop(0) if len(values) > 1 else values[0]
+
+    store = SimpleNamespace(
+        is_complete=lambda _run: next_of(complete),
+        plan_of=lambda _run: None,
+        get=lambda _run: SimpleNamespace(steps=[StepRecord(id="a", status="passed")]),
+        folder=lambda _run: next_of(folders),
+    )
+    return SimpleNamespace(store=store)
+
+
+def test_a_folder_that_gets_its_final_name_before_it_is_read(folder: Path) -> None:
+    services = complete_services([folder.with_name("r.partial"), folder], [True])
+    assert [piece.data for piece in read_logs(services, RUN, None, wait=False)] == [LOG]
+    nowhere = complete_services([folder.with_name("r.partial")], [True])
+    assert list(read_logs(nowhere, RUN, None, wait=False)) == []
+
+
+def test_a_run_that_is_complete_before_its_plan_is_read(folder: Path) -> None:
+    services = complete_services([folder], [False, True])
+    assert [piece.data for piece in read_logs(services, RUN, None, wait=False)] == [LOG]
+
+
+def test_a_step_on_this_computer_whose_files_are_collected_and_deleted_there_while_it_is_read(folder: Path) -> None:
+    world = World(folder, [], gone_after=9)
+    services = world.services()
+    saved = services.store.plan_of(RUN)
+    (step,) = saved["plan"]["steps"]
+    plan = {**saved["plan"], "steps": [{**step, "id": "b"}]}
+    services.store.plan_of = lambda _run: {**saved, "plan": plan, "before_wake": [step]}
+    begun = JournalEntry(seq=1, time=0.0, kind="begun", data={"before_wake": 1})
+    services.store.journal_of = lambda _run: [begun, JournalEntry(seq=2, time=0.0, kind="prewake")]
+    session, watch = world.connect(None), world._watch
+
+    def gone(request: wire.WatchRequest) -> tuple[Any, bytes]:
+        if request.log_offset:
+            raise HostFault("this host has no such run", fault="not_found")
+        return watch(request)
+
+    session.watch = gone
+    services.hosts = SimpleNamespace(connect=lambda _target: session)
+    assert [piece.data for piece in read_logs(services, RUN, "a", wait=False)] == [LOG[:4], LOG[4:]]
+
+
+def test_a_run_that_its_host_has_no_more_since_it_is_complete(folder: Path) -> None:
+    world = World(folder, ["sync", "submit", "submitted"], gone_after=9)
+    services = world.services()
+    session = world.connect(None)
+
+    def status(_ids: object) -> list[object]:
+        services.store.is_complete = lambda _run: True  # by another fcctl, which deleted it there
+        services.store.active = list
+        return []
+
+    session.status = status
+    services.hosts = SimpleNamespace(connect=lambda _target: session)
+    assert [piece.data for piece in read_logs(services, RUN, None, wait=True)] == [LOG]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault, HostUnusable
+from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
 from orchestrator.machines.cloud import Machine
+from orchestrator.machines.provision.release import InUse
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_within
 from orchestrator.runs.machine.release import Releaser
 
@@ -134,3 +136,64 @@ def test_a_run_that_has_found_the_machine_on_and_is_not_there_yet_is_left_it(lea
     assert releaser._waiting_run(lease.machine) is None, "the machine has not said which runs it knows"
     assert releaser._user_of_it() is None
     assert releaser._waiting_run(lease.machine) == coming
+
+
+@pytest.mark.parametrize(
+    ("answers", "user"),
+    [
+        (["running"], OTHER),
+        (["passed"], None),
+        ([LinkLost("the connection broke"), "running"], OTHER),
+        ([LinkLost("the connection broke"), LinkLost("it broke again")], None),
+        ([HostUnreachable("vm is off", reason="port")], None),
+    ],
+    ids=["runs", "over", "broken link", "broken twice", "off"],
+)
+def test_a_run_of_another_computer_is_seen_over_a_new_connection_if_this_one_is_broken(
+    answers: list[Any], user: str | None
+) -> None:
+    """A laptop that slept since, for instance."""
+    lease, left = Lease(turned_on=True), [*answers]
+
+    def status(_: object) -> list[wire.RunSummary]:
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return [wire.RunSummary(OTHER, "j", answer, NOW)]
+
+    lease.host = SimpleNamespace(session=lambda: SimpleNamespace(status=status), close=lambda: None)
+    assert lease.releaser._user_of_it() == user
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("lease", "status", "stops", "pending"),
+    [
+        (Lease(turned_on=True, there=(OTHER,)), "passed", True, False),
+        (Lease(turned_on=False, there=(OWN,)), "passed", False, False),  # by hosts up, a session or another run
+        (Lease(turned_on=True, there=(OTHER,)), "running", False, True),  # it has joined since
+        (Lease(turned_on=True, label=OTHER, there=(OWN,)), "passed", False, True),  # and is about to
+    ],
+)
+def test_whose_results_cannot_be_fetched_stops_the_machine_under_nobody(
+    lease: Lease, status: str, stops: bool, pending: bool
+) -> None:
+    stopped: list[str] = []
+
+    def release(policy: str, in_use: Any = lambda _: None) -> list[Any]:
+        if (by := in_use(lease.machine)) is not None:
+            raise InUse(by)
+        stopped.append(policy)
+        return [SimpleNamespace(stopped=NOW)]
+
+    owner: Any = lease
+    owner.release, owner.start_requests, owner.release_requests, owner.entries = release, dict, list, list
+    runs = [replace(run, status=status) for run in lease.host.session().status(None)]
+    lease.host.session = lambda: SimpleNamespace(status=lambda _: runs)
+    releaser = lease.releaser
+    releaser._services.clock, releaser._services.observer = SimpleNamespace(now=lambda: NOW), Mock()
+    releaser._services.store.add_pending_release = lease.pending.__setitem__
+    releaser._saved.target = Mock()
+    assert releaser.turn_off_again() == (NOW if stops else None)
+    assert releaser._services.observer.note.call_count == (not stops)
+    assert (stopped, list(lease.pending)) == (["stop"] if stops else [], [OWN] if pending else [])

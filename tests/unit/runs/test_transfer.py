@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fcctl_remote import wire
-from orchestrator.base.errors import HostFault, LinkLost
+from orchestrator.base.errors import FcctlError, HostFault, LinkLost, RunNotFound
 from orchestrator.results.store.intake import FolderIntake, Limits
 from orchestrator.runs.transfer import KEPT_ON_HOST, LOW_BYTES, amount, collect, delete_old_runs, follow, make_room
 
@@ -215,6 +215,19 @@ def test_a_run_that_the_host_needs_yet_keeps_no_other_one_there() -> None:
     assert (delete_old_runs(services, link, 0), deleted, notes) == (2, ["r6", "r4"], [])
 
 
+def test_a_run_that_cannot_be_read_here_keeps_no_other_one_there() -> None:
+    """Its record is damaged; or it is deleted here at this moment. The machine is stopped after this."""
+    link, services, deleted, notes = host_with(*((f"r{n}", "passed") for n in range(4, 7)))
+
+    def get(run_id: str) -> SimpleNamespace:
+        if run_id == "r5":
+            raise RunNotFound("this workspace has no run r5")
+        return SimpleNamespace(omitted=[])
+
+    services.store.get = get
+    assert (delete_old_runs(services, link, 0), deleted, notes) == (2, ["r6", "r4"], [])
+
+
 def test_the_newest_ten_stay_on_a_host_with_room() -> None:
     link, services, deleted, _ = host_with(*((f"r{n:02}", "failed") for n in range(KEPT_ON_HOST + 1)))
     assert (delete_old_runs(services, link), deleted, KEPT_ON_HOST) == (1, ["r00"], 10)
@@ -237,11 +250,12 @@ def test_on_a_host_whose_disk_is_nearly_full_no_old_run_stays(
     assert (gone, notes) == (deleted, noted)
 
 
-def test_what_cannot_be_deleted_there_is_only_noted() -> None:
+@pytest.mark.parametrize("error", [HostFault("it is busy", fault="bad_reply"), FcctlError("it is busy")])
+def test_what_cannot_be_deleted_there_is_only_noted(error: FcctlError) -> None:
     link, services, _, notes = host_with()
 
     def broken(_: object) -> None:
-        raise HostFault("it is busy", fault="bad_reply")
+        raise error
 
     link.session().status = broken
     assert delete_old_runs(services, link) == 0

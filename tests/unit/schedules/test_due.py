@@ -246,6 +246,24 @@ def test_a_clock_that_is_set_back_by_more_than_a_day_is_the_new_time(back_s: flo
     assert [o for o, _ in outcomes(hourly(), past, START - timedelta(seconds=back_s))] == outcomes_
 
 
+def test_after_a_clock_that_was_a_week_ahead_the_schedule_continues_from_the_new_time() -> None:
+    plan, record, ahead = hourly(), list[Firing](), START + timedelta(days=7)
+    for now in (ahead, ahead + timedelta(hours=1), START, START + timedelta(minutes=1), START + timedelta(hours=1)):
+        record += decide(plan, read_past(plan, record), now, running=False)
+    assert [(f.outcome, f.due - START.timestamp()) for f in record] == [
+        ("watching", 7 * 86400.0), ("started", 7 * 86400.0 + 3600), ("watching", 0.0), ("started", 3600.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("outcome", ["finished", "interrupted"])
+def test_the_end_of_a_firing_of_an_earlier_cron_line_takes_no_time_of_the_new_one(outcome: str) -> None:
+    since, now = START.timestamp(), START + timedelta(hours=1)
+    end = {"outcome": outcome, "due": since - 60, "at": now.timestamp(), "key": hourly(cron="59 * * * *").key}
+    watching = Firing(outcome="watching", due=since, at=since, key=hourly().key)
+    past = read_past(hourly(), [watching, Firing.model_validate(end)])
+    assert outcomes(hourly(), past, now) == [("started", now)]
+
+
 def test_of_two_that_nobody_ended_the_later_is_unfinished() -> None:
     def line(outcome: str, hour: int) -> Firing:
         due = START.timestamp() + hour * 3600

@@ -106,6 +106,15 @@ def test_one_that_nobody_follows_any_more_is_called_interrupted(records: FiringR
     assert ticked(STARTING_S) == ([], [])
 
 
+def test_one_that_a_killed_fcctl_started_by_a_clock_that_was_ahead_is_interrupted(
+    records: FiringRecords, ticked: Ticked
+) -> None:
+    later = NOON + 7 * 86400
+    records.append("often", (line("started", due=later, at=later),))
+    assert ticked(0) == (["interrupted", "watching"], [])
+    assert ticked(3600) == (["started"], [NOON + 3600])
+
+
 def test_an_interrupted_one_does_not_keep_the_next_from_starting(records: FiringRecords, ticked: Ticked) -> None:
     records.append("often", (line("started"),))
     assert ticked(3600) == (["interrupted", "started"], [NOON + 3600])
