@@ -65,12 +65,15 @@ T = TypeVar("T")
 
 
 def wait_for(check: Callable[[], T], seconds: float, clock: Clock | None = None, *, pause_s: float = 0.1) -> T:
-    """Calls ``check`` until its result is true, for ``seconds`` at most; returns the last result."""
+    """Calls ``check`` until its result is true, for ``seconds`` at most; returns the last result, which is of a call
+    after that time: a process that waits for a processor does not take an old answer for the last one."""
     clock = clock or SystemClock()
     limit = clock.monotonic() + seconds
-    while not (result := check()) and clock.monotonic() < limit:
+    while True:
+        is_over = clock.monotonic() >= limit
+        if (result := check()) or is_over:
+            return result
         clock.sleep(pause_s)
-    return result
 
 
 #: No time that is shown, added to or stored is later: 2100-01-01, epoch seconds.

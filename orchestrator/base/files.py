@@ -148,7 +148,7 @@ def write_atomic(folder: Path, name: str, data: bytes, *, mode: int | None = Non
 
 
 @contextmanager
-def alone_in(folder: Path, patience_s: float = 10.0) -> Iterator[None]:
+def alone_in(folder: Path, patience_s: float = 30.0) -> Iterator[None]:
     """Locks ``folder`` among all callers, to change a file there; removes what killed writers left. Raises
     ConflictError after ``patience_s``."""
     fd = _locked(folder, time.monotonic() + patience_s)

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fcctl_remote.base.files import flush, sync_folder, write_all
-from orchestrator.base.clock import Clock, wait_for
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import DiskError
 from orchestrator.base.files import disk_errors
 from orchestrator.base.models import KEPT
@@ -162,6 +162,9 @@ def _read(path: Path) -> tuple[list[JournalEntry], int]:
 
 #: How long ``ps``, which asks each host for at most 5 s, may own a run or a session.
 LOOK_S = 6.0
+#: So long at most an owner waits for those that only ask whether a lock is taken, seconds. They have it for a moment,
+#: which on a busy computer may last.
+ASKERS_S = 60.0
 _held: weakref.WeakSet[OwnerLock] = weakref.WeakSet()
 
 
@@ -202,9 +205,16 @@ class OwnerLock:
         return cls(fd)
 
     @classmethod
-    def within(cls, path: Path, seconds: float) -> OwnerLock | None:
-        """The same; None if another process still has it after ``seconds``: one that only looks has it for a moment."""
-        return wait_for(lambda: cls.take(path, time.time()), seconds, pause_s=0.005)
+    def within(cls, path: Path, seconds: float, started: float | None = None) -> OwnerLock | None:
+        """The same; None if another process owns it after ``seconds``. One that asks (:meth:`is_taken`) owns nothing;
+        for such processes it waits :data:`ASKERS_S`."""
+        began = time.monotonic()
+        while (lock := cls.take(path, time.time() if started is None else started)) is None:
+            waited = time.monotonic() - began
+            if waited >= seconds and (waited >= ASKERS_S or cls.is_taken(path)):
+                return None
+            time.sleep(0.005)
+        return lock
 
     @staticmethod
     def is_taken(path: Path) -> bool:

@@ -132,9 +132,8 @@ def guest_power(world: World, path: str, body: dict[str, Any]) -> dict[str, Any]
         return {}
 
 
-#: A check whether an emulator runs holds the folder's lock for a moment; a start waits so long for
-#: the lock, seconds.
-_LOOKERS_S = 1.0
+#: An emulator that ends holds the folder's lock to the last; a start waits so long for it, seconds.
+_ENDING_S = 1.0
 
 
 class Emulator:
@@ -324,7 +323,7 @@ class Emulator:
         _store(self.world, self._folder, self._secret)
 
     def _lock(self) -> None:
-        self._owned = OwnerLock.within(self._folder / "lock", _LOOKERS_S)
+        self._owned = OwnerLock.within(self._folder / "lock", _ENDING_S)
         if self._owned is None:
             raise ConflictError(
                 f"another emulator uses {self._folder}",

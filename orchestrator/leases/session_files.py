@@ -107,7 +107,7 @@ class SessionFiles:
         """None while another live process has it."""
         folder = self._folder / session_id
         with disk_errors("lock the session", folder):
-            lock = OwnerLock.take(folder / LOCK, self._clock.now())
+            lock = OwnerLock.within(folder / LOCK, 0.0, self._clock.now())
         return None if lock is None else LockedSession(folder, lock, self._clock, self._shared)
 
     def is_followed(self, session_id: str) -> bool:

@@ -36,7 +36,7 @@ IDLE_S = 15 * 60.0
 _START_LIMIT_S = 120.0
 #: An emulator that does not answer for so long hangs.
 _ANSWER_LIMIT_S = 60.0
-_END_LIMIT_S = 15.0
+_END_LIMIT_S = 30.0
 _POLL_S = 0.02
 _STARTED_AS = "orchestrator.emulator.daemon"
 _UNREADABLE = 3  # its exit code if the saved state is unreadable

@@ -127,6 +127,8 @@ def known(services: Services) -> list[ActiveState]:
             state: Literal["interrupted", "followed"] = "interrupted"
             if services.store.is_followed(run_id):
                 state = "followed"
+            elif services.store.is_complete(run_id):
+                continue  # since a moment ago
         except (FcctlError, *UNREADABLE) as e:  # one run must not hide the others
             states.append(broken(run_id, e))
             continue

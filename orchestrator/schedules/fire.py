@@ -228,9 +228,8 @@ def _nothing(done: subprocess.CompletedProcess[bytes]) -> Mapping[str, Any]:
 #: So much of a record is read, from its end.
 _NEWEST_BYTES = 4 << 20
 
-#: Whoever looks whether a firing is at work has its lock for a moment; a firing that begins just then does not take
-#: that for another one, seconds.
-_LOOKERS_S = 1.0
+#: A firing has recorded its end before it releases its lock; the next one waits so long for that, seconds.
+_ENDING_S = 1.0
 
 
 class FiringRecords:
@@ -287,11 +286,12 @@ class FiringRecords:
 
     def firing(self, name: str) -> AbstractContextManager[bool]:
         """The lock of a firing of ``name``; False: another one is active."""
-        return self._held(f"{name}.firing", _LOOKERS_S)
+        return self._held(f"{name}.firing", _ENDING_S)
 
     def at_work(self, name: str) -> bool:
-        with self._held(f"{name}.firing") as free:
-            return not free
+        """Whether a firing is active. Asking takes no lock that a firing, or another that asks, takes for one's."""
+        with disk_errors("lock the schedules", self._folder):
+            return OwnerLock.is_taken(self._folder / f"{name}.firing.lock")
 
     @contextmanager
     def _held(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:

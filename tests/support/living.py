@@ -45,12 +45,15 @@ def _contents(path: str) -> bytes:
 
 def kill_supervisor(home: Path) -> None:
     """SIGKILL to the supervisor of the only run below ``home``; it is gone when this returns."""
+    found: list[int] = []
 
-    def supervisors() -> list[int]:
+    def is_alone() -> bool:
+        """What it is just starting has its command line until that is its own program."""
         own = started_with(f"HOME={home}")
-        return [pid for pid, typed in own if "supervise" in typed and "tmux" not in typed]
+        found[:] = [pid for pid, typed in own if "supervise" in typed and "tmux" not in typed]
+        return len(found) == 1
 
-    wait_for(supervisors)  # one that is just starting has no words for an instant
-    (supervisor,) = supervisors()
+    wait_for(is_alone)
+    (supervisor,) = found
     os.kill(supervisor, signal.SIGKILL)
     wait_for(lambda: not is_running(supervisor))  # under load that takes a moment

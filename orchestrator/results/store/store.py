@@ -152,6 +152,10 @@ class FileStore:
             note.unlink()
             sync_folder(note.parent)
 
+    def has(self, run_id: str) -> bool:
+        """Whether the run is active, and has its plan, or complete. One that is completed meanwhile is, at any time."""
+        return self.plan_of(run_id) is not None or self.is_complete(run_id)
+
     def is_complete(self, run_id: str) -> bool:
         """Whether the run's results are here, whole."""
         return run_ids.is_valid(run_id) and is_complete(self._places(run_id).final)
@@ -159,8 +163,9 @@ class FileStore:
     def get(self, run_id: str) -> RunRecord:
         """A complete run's record. Raises RunNotFinished: it is active; RunNotFound: there is no such run; FcctlError:
         its run.json is damaged."""
+        is_active = run_ids.is_valid(run_id) and self._places(run_id).active.is_dir()  # first: it may be completed then
         if not self.is_complete(run_id):
-            if run_ids.is_valid(run_id) and self._places(run_id).active.is_dir():
+            if is_active:
                 raise RunNotFinished(
                     f"run {run_id} is not complete yet",
                     hint=f"follow it: fcctl attach {run_id}; or collect its results: fcctl pull-results {run_id}",
@@ -314,7 +319,7 @@ class FileStore:
             if not places.active.is_dir():
                 raise _not_active(run_id)
             try:
-                lock = OwnerLock.take(places.active / LOCK, self._clock.now())
+                lock = OwnerLock.within(places.active / LOCK, 0.0, self._clock.now())
             except FileNotFoundError:
                 raise _not_active(run_id) from None
             return None if lock is None else self._active(places, lock)

@@ -127,18 +127,14 @@ def session_book_of(services: Services, one: Reservation) -> SessionFiles:
 def store_of(services: Services, one: Reservation) -> FileStore:
     """The store that has, or had, the run's record."""
     # A checkout that was moved has its runs here.
-    return services.store if _has_run(services.store, one.owner_id) else store_in(services, one.results)
+    return services.store if services.store.has(one.owner_id) else store_in(services, one.results)
 
 
 def has_record(services: Services, one: Reservation) -> bool:
     """Whether the run or the session that a reservation was made for is in a store on this computer."""
     if one.owner == "session":
         return session_book_of(services, one).plan_of(one.owner_id) is not None
-    return _has_run(store_of(services, one), one.owner_id)
-
-
-def _has_run(store: FileStore, run_id: str) -> bool:
-    return store.is_complete(run_id) or store.plan_of(run_id) is not None
+    return store_of(services, one).has(one.owner_id)
 
 
 def store_in(services: Services, results: str) -> FileStore:
@@ -325,12 +321,11 @@ def described(services: Services, one: Reserved, power: Sequence[UsageRecord]) -
 
 
 def _run(services: Services, one: Reservation) -> _End:
-    run_id, now, store = one.owner_id, services.clock.now(), store_of(services, one)
-    if store.is_complete(run_id):
+    run_id, now, store, wakes = one.owner_id, services.clock.now(), store_of(services, one), one.owner == "wake"
+    found = cost_so_far(store, run_id, now, since=one.at if wakes else 0.0)
+    if store.is_complete(run_id):  # asked now: it may have been completed while its journal was read
         told = f"run {run_id} has ended; the next command in its workspace records its cost"
         return one.usd, 0.0, told, command_in(services, one.results, "ps"), None
-    wakes = one.owner == "wake"
-    found = cost_so_far(store, run_id, now, since=one.at if wakes else 0.0)
     if found is None:
         return _without_record(store.plan_of(run_id))
     if not wakes and decide(fold(store.journal_of(run_id)), "resume") is Action.WAIT:

@@ -87,10 +87,9 @@ class _Runs:
     # -------------------------------------------------------------------------------------------- one of them
     async def one(self, request: Request) -> Response:
         run_id = await self._resolve(request)
+        await asyncio.to_thread(_require, self._site.store, run_id)
         if await asyncio.to_thread(self._site.store.is_complete, run_id):
             return self._site.page("run", request, **await asyncio.to_thread(self._finished, run_id))
-        if await asyncio.to_thread(self._site.store.plan_of, run_id) is None:
-            raise RunNotFound(f"no run {run_id}", hint="choose one in the list of runs")
         run = await self._site.live.await_run(run_id)
         if run is None:  # it finished meanwhile, or its machine does not answer
             return see(request.url.path if self._site.store.is_complete(run_id) else "/")
@@ -124,8 +123,8 @@ class _Runs:
         """State and log of a run since the ``version`` and the place (``at``) that the browser has; ``home`` once all
         of it is there."""
         run_id, given, store = await self._resolve(request), request.query_params, self._site.store
-        if not (complete := store.is_complete(run_id)) and store.plan_of(run_id) is None:
-            raise RunNotFound(f"no run {run_id}", hint="choose one in the list of runs")
+        _require(store, run_id)
+        complete = store.is_complete(run_id)
         await self._site.live.now()
         run, version, known = self._site.live.find(run_id), self._site.live.version, given.get("at", "")
         at = int(known) if known.isdigit() and len(known) < 16 else 0
@@ -200,7 +199,7 @@ class _Runs:
         """Return once the store knows the run: its command names it a moment before."""
         store = self._site.store
         for _ in range(100):
-            if store.is_complete(run_id) or store.plan_of(run_id) is not None:
+            if store.has(run_id):
                 return
             await asyncio.sleep(0.1)
 
@@ -235,6 +234,12 @@ class _Runs:
         if not is_valid(run_id):
             raise RunNotFound("the address has no valid run id", hint="choose one in the list of runs")
         return run_id
+
+
+def _require(store: FileStore, run_id: str) -> None:
+    """Raises RunNotFound: the run is neither active nor complete."""
+    if not store.has(run_id):
+        raise RunNotFound(f"no run {run_id}", hint="choose one in the list of runs")
 
 
 def _not_above(block: Block) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,16 @@ def test_a_plan_says_what_it_costs_where_and_when_it_would_be_refused(fcctl: Fcc
     assert "REFUSED" not in done.out
     (workspace / "fcctl.toml").write_text(CONFIG.format(cap=0.1))
     assert "REFUSED" in fcctl("cost", "plan", "hello", "--on", "l4", cwd=workspace).out
+    before = datetime.now(UTC).date()
     found = fcctl("cost", "plan", "hello", "--on", "l4", "--json", cwd=workspace).json
     assert found["refused_by"] == ["per_run_usd of [budget]"]
     rest = 100 * 0.1 / 730 + 0.005  # its disk and its address
     assert found["worst_usd"] == pytest.approx((600 + 120 + 900 + 90) / 3600 * (0.706832 + rest), abs=1e-5)
     assert len(found["choices"]) == 4
-    assert (found["prices"]["age_days"], found["priced_as_seen"]) == (1, False)
+    written = date.fromisoformat(found["prices"]["date"])
+    assert found["prices"]["age_days"] in {(day - written).days for day in (before, datetime.now(UTC).date())}
+    assert (before - written).days in (1, 2), "two if UTC's day has ended since the fixture wrote it"
+    assert found["priced_as_seen"] is False
 
 
 def test_what_earlier_runs_left_is_fetched_in_the_worst_case_too(fcctl: Fcctl, workspace: Path) -> None:

@@ -138,7 +138,8 @@ def test_the_disk_stays_and_everything_else_goes(emulator: Emulator, gce: Any) -
     done = gce.ssh(f"echo kept > file; touch $TMPDIR/lost; {sleeping}")
     assert done.stdout.split() == ["1"], done.stderr
     home = emulator.home("vm")
-    assert len(emulator.hypervisor.running[emulator.machine("vm").path]._processes()) >= 3
+    machine = emulator.hypervisor.running[emulator.machine("vm").path]
+    wait_for(lambda: len(machine._processes()) >= 3)  # one that is starting its program is not found meanwhile
     gce.do("stop")
     assert processes.of_home(home) == set()
     vm = gce.get()
@@ -151,6 +152,14 @@ def test_the_disk_stays_and_everything_else_goes(emulator: Emulator, gce: Any) -
     assert gce.host_keys() == before
 
 
+def is_stopped(pid: int) -> bool:
+    """One to which SIGSTOP was sent still ends the system call that it is in."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TZX"
+    except OSError:  # it ended; or no Linux
+        return True
+
+
 def test_suspend_freezes_and_resume_goes_on(emulator: Emulator, gce: Any) -> None:
     gce.create()
     count = "i=0; while true; do i=$((i+1)); echo $i >> ticks; sleep 0.02; done"
@@ -159,6 +168,8 @@ def test_suspend_freezes_and_resume_goes_on(emulator: Emulator, gce: Any) -> Non
     wait_for(lambda: ticks.exists() and ticks.stat().st_size)
     gce.do("suspend")
     assert gce.status() == "SUSPENDED"
+    machine = emulator.hypervisor.running[emulator.machine("vm").path]
+    wait_for(lambda: all(map(is_stopped, machine._processes())))
     frozen = ticks.stat().st_size
     time.sleep(0.1)
     assert ticks.stat().st_size == frozen

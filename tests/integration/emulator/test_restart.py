@@ -132,7 +132,7 @@ def test_a_killed_emulator_takes_its_machines_along(tmp_path: Path, key: Path) -
         volatile = Path(gce.ssh("tmux new -d -s job 'sleep 1000'; printf %s $TMUX_TMPDIR").stdout)
         assert volatile.is_dir()
         assert list(tmp_path.glob("fcctl-emulator-*"))
-        assert len(processes.of_boot(volatile)) >= 3, "sshd, tmux, sleep"
+        wait_for(lambda: len(processes.of_boot(volatile)) >= 3)  # sshd, tmux, and sleep, which tmux is just starting
         assert len(_guardians(pid)) == 1
     wait_for(lambda: not processes.of_boot(volatile) and not volatile.exists())
     wait_for(lambda: not list(tmp_path.glob("fcctl-emulator-*")))

@@ -78,10 +78,11 @@ def test_a_hook_that_fails_is_tried_again_by_the_next_command(
 
 
 def spent(folder: Path, home: Path, hook: Hook, **caps: float) -> tuple[Workspace, float]:
-    """A workspace whose target ``here`` costs 0.60 dollars a second, and what its one run cost, dollars."""
+    """A workspace whose target ``here`` costs 0.06 dollars a second, and what its one run cost, dollars. Half of a
+    cap of 40 dollars are spent after five minutes: the run of a second may take long on a busy computer."""
     workspace = Workspace(folder, home)
     text = (folder / "fcctl.toml").read_text()
-    (folder / "fcctl.toml").write_text(text.replace('kind = "local"', 'kind = "local"\nusd_per_hour = 2160'))
+    (folder / "fcctl.toml").write_text(text.replace('kind = "local"', 'kind = "local"\nusd_per_hour = 216'))
     workspace.job("nap", "budget: {minutes: 1}\nsteps:\n  - {id: nap, run: sleep 1, timeout: 60}\n")
     notify(workspace, hook, **caps)
     workspace.fcctl("run", "nap", "--on", "here")
@@ -132,7 +133,8 @@ def test_while_a_run_is_followed(tmp_path: Path, private_home: Path, hook: Hook)
     command = json.dumps(["sh", "-c", f"ls {workspace.root}/results/active >> {seen}"])
     text = config.read_text().replace("[notify]", f"[notify]\ncommand = {command}")
     config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {usd / 0.01:.0f}\nproject_usd = {usd / 0.55}"))
-    workspace.job("nap", "budget: {minutes: 0.01}\nsteps:\n  - {id: nap, run: sleep 3, timeout: 60}\n")
+    until = f"until [ -s {seen} ]; do sleep 0.1; done"  # else it might have ended before it is looked at
+    workspace.job("nap", f"budget: {{minutes: 0.01}}\nsteps:\n  - {{id: nap, run: '{until}', timeout: 240}}\n")
     assert workspace.fcctl("run", "nap", "--on", "here", check=None).returncode in (0, 5, 100)
     assert [cap for cap, _percent in told(hook)[:1]] == ["project"], "80 % where a look comes late"
     assert "nap" in seen.read_text(), "the run was active then"

@@ -180,25 +180,35 @@ def told(workspace: Workspace, *words: str) -> Any:
     return json.loads(workspace.fcctl("--json", *words, env={"TZ": "XXX-9:17"}).stdout)
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["UTC", "a zone of its own"])
-def test_every_command_counts_the_same_day_and_month(named: bool, tmp_path: Path, private_home: Path) -> None:
-    workspace = Workspace(tmp_path / "w", private_home)
-    name = in_the_middle_of_a_day() if named else "UTC"
+def shown(folder: Path, home: Path, zone_name: str | None) -> tuple[float, Any, Any, Any, Any]:
+    """The end of a run of :data:`HOURS`, and the documents of ``cost budget``, ``top``, ``cost ledger`` and
+    ``schedule ls`` about it. ``zone_name``: that of [budget]; None: it has none."""
+    shutil.rmtree(user_folder("state"), ignore_errors=True)  # the book of a call before
+    workspace, local, now = Workspace(folder, home), zone(zone_name or "UTC"), time.time()
     with (workspace.root / "fcctl.toml").open("a") as stream:
-        stream.write(SCHEDULE + (f'[budget]\ntimezone = "{name}"\n' if named else "[budget]\nper_day_usd = 50\n"))
-    local, now = zone(name), time.time()
+        stream.write(
+            SCHEDULE + (f'[budget]\ntimezone = "{zone_name}"\n' if zone_name else "[budget]\nper_day_usd = 50\n")
+        )
     cost = CostRecord(
         usd=HOURS, billed_s=HOURS * 3600.0, breakdown=[CostLine(activity="bench", seconds=HOURS * 3600.0, usd=HOURS)]
     )
     began = now - HOURS * 3600
     store = FileStore(workspace.root / "results", SystemClock(), note=lambda _: None)
     completed(store, created=iso(began), started=iso(began), finished=iso(now), cost=cost)
-    first = start_of_month(now, local) + 1
     book = book_in(user_folder("state"), project="small", results=workspace.root / "results")
-    firings.start(book, "nightly", first, 2.0, cap=None, zone=local)
+    firings.start(book, "nightly", start_of_month(now, local) + 1, 2.0, cap=None, zone=local)
+    commands = (("cost", "budget"), ("top", "--once"), ("cost", "ledger", "--by", "day"), ("schedule", "ls"))
+    budget, top, ledger, schedules = (told(workspace, *words) for words in commands)
+    return now, budget, top, ledger, schedules
 
-    budget, top = told(workspace, "cost", "budget"), told(workspace, "top", "--once")
-    ledger, schedules = told(workspace, "cost", "ledger", "--by", "day"), told(workspace, "schedule", "ls")
+
+@pytest.mark.parametrize("named", [False, True], ids=["UTC", "a zone of its own"])
+def test_every_command_counts_the_same_day_and_month(named: bool, tmp_path: Path, private_home: Path) -> None:
+    name = in_the_middle_of_a_day() if named else "UTC"
+    local = zone(name)
+    now, budget, top, ledger, schedules = shown(tmp_path / "w", private_home, name if named else None)
+    if start_of_day(time.time(), local) != start_of_day(now, local):  # it ended between the commands: on the new day
+        now, budget, top, ledger, schedules = shown(tmp_path / "again", private_home, name if named else None)
 
     today = (now - start_of_day(now, local)) / 3600
     spent = {cap["cap"]: cap["spent_usd"] for cap in budget["caps"]}

@@ -29,7 +29,10 @@ def cloud() -> Iterator[Emulator]:
 @pytest.fixture
 def workspace(cloud: Emulator, tmp_path: Path, private_home: Path) -> CloudWorkspace:
     name = f"vm-{next(_NUMBERS)}"
-    made = CloudWorkspace(tmp_path / "ws", private_home, cloud, instance=name, disk_usd_per_gib_month=0.0)
+    made = CloudWorkspace(  # nothing is cut here: silence is a busy computer's
+        tmp_path / "ws", private_home, cloud, instance=name, disk_usd_per_gib_month=0.0, link_timeout_s=30.0,
+        reconnect_s=60.0,
+    )  # fmt: skip
     with (made.root / "fcctl.toml").open("a") as config:
         config.write(f'per_day_usd = 3.0\ntimezone = "{midday_zone()}"\n')
     made.job("hello", HELLO)

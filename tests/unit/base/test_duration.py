@@ -25,3 +25,30 @@ def test_what_is_no_duration(text: object) -> None:
 @given(st.integers(1, int(durations.LONGEST_S)))
 def test_printed_durations_read_back(seconds: int) -> None:
     assert durations.seconds(clock.duration_text(seconds)) == seconds
+
+
+class Descheduled:
+    """A clock of a process that got no processor for a minute behind its first check."""
+
+    def __init__(self) -> None:
+        self.time, self.checks = 0.0, 0
+
+    def now(self) -> float:
+        return self.time
+
+    monotonic = elapsed = now
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    def check(self) -> bool:
+        self.checks += 1
+        self.time += 60.0
+        return self.checks > 1
+
+
+def test_what_came_true_while_this_process_waited_for_a_processor_is_seen() -> None:
+    busy = Descheduled()
+    assert clock.wait_for(busy.check, 6.0, busy)
+    assert busy.checks == 2
+    assert not clock.wait_for(lambda: False, 0.0, busy)

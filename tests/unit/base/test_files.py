@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import socket
 import stat
@@ -18,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from fcctl_remote.base import files as host_files
-from orchestrator.base import files
+from orchestrator.base import files, journal
 from orchestrator.base.errors import ConflictError, DiskError
 from orchestrator.base.journal import OwnerLock, read_object
 from orchestrator.base.safe_paths import UNFINISHED
@@ -391,6 +392,41 @@ def test_who_asks_whether_a_lock_is_taken_keeps_nobody_from_asking(
     monkeypatch.setattr(os, "close", ask_again)
     answers.append(OwnerLock.is_taken(path))
     assert answers == [False, False]
+
+
+def test_an_owner_waits_for_whoever_only_asks_however_long_that_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be waiting for a processor with its file open; another owner is waited for as long as one says."""
+    path = tmp_path / "lock"
+    waits: list[float] = []
+    with path.open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+
+        def asked(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                asking.close()
+
+        monkeypatch.setattr(journal.time, "sleep", asked)
+        lock = OwnerLock.within(path, 0.0)
+    assert lock is not None
+    assert len(waits) == 3
+    assert OwnerLock.within(path, 0.0) is None
+    assert len(waits) == 3, "an owner is no asker"
+    lock.release()
+
+
+def test_whoever_asks_and_never_ends_keeps_no_owner_waiting_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock = tmp_path / "lock", itertools.count(0.0, 20.0)
+    with path.open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        monkeypatch.setattr(journal.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(journal.time, "sleep", lambda _: None)
+        assert OwnerLock.within(path, 0.0) is None
+    assert next(clock) >= 60.0
 
 
 def test_on_a_disk_that_is_mounted_to_be_read_a_lock_that_is_there_can_be_had(

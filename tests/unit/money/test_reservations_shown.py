@@ -10,6 +10,7 @@ import pytest
 from orchestrator.leases.session_rules import SavedSession
 from orchestrator.money.ledger import NEAR_S
 from orchestrator.money.reservations import Reserved
+from orchestrator.runs.cost import owners
 from orchestrator.runs.cost.outlook import MoneyNow, machines_on
 from orchestrator.runs.cost.owners import described, release_kept, reservation
 from orchestrator.runs.cost.spending import set_aside_wake
@@ -179,3 +180,21 @@ def test_a_run_and_what_was_reserved_to_wake_its_machine_are_shown_with_what_eac
         World(tmp_path / "theirs", tmp_path / "ws" / "state", "theirs").services, Reserved(wake, 0.5), []
     )
     assert abroad.command == f"fcctl -C {world.folder} attach {run.run_id}"
+
+
+def test_a_run_that_is_completed_while_it_is_looked_at_has_not_lost_its_record(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = world.begun(1.0)
+    (one,) = world.in_the_book().values()
+    plan_of = world.store.plan_of
+
+    def completed_before(run_id: str) -> dict[str, Any] | None:
+        if not world.store.is_complete(run_id):
+            run.active.complete(world.record(run, 0.1))
+        return plan_of(run_id)
+
+    monkeypatch.setattr(owners, "store_of", lambda *_: world.store)
+    monkeypatch.setattr(world.store, "plan_of", completed_before)
+    found = described(world.services, Reserved(one, 1.0), [])
+    assert found.ends.startswith(f"run {run.run_id} has ended")

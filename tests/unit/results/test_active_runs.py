@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from orchestrator.app import SystemClock
 from orchestrator.base import journal
 from orchestrator.base.errors import ConflictError, DiskError, FcctlError, RunNotFinished, RunNotFound
 from orchestrator.base.safe_paths import UNFINISHED
+from orchestrator.leases.session_files import LockedSession, SessionFiles
+from orchestrator.results.store.active import FileActiveRun
 from orchestrator.results.store.store import FileStore
 from tests.support.stores import NOVEMBER, begin, completed, make_id, make_record
 
@@ -208,6 +212,61 @@ def test_one_owner_at_a_time_and_the_next_continues_the_journal(store: FileStore
     again.release()
 
 
+class CompletedMeanwhile(FileStore):
+    """The store of another process. Its owner completes the run behind the ``nth`` look at a file of it."""
+
+    def __init__(self, owner: FileActiveRun, root: Path, nth: int) -> None:
+        super().__init__(root, SystemClock())
+        self._owner, self._left = owner, nth
+
+    def _looked(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._owner.complete(make_record(self._owner.run_id))
+
+    def is_complete(self, run_id: str) -> bool:
+        found = super().is_complete(run_id)
+        self._looked()
+        return found
+
+    def plan_of(self, run_id: str) -> dict[str, Any] | None:
+        found = super().plan_of(run_id)
+        self._looked()
+        return found
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_run_that_is_completed_between_two_looks_is_there(store: FileStore, nth: int) -> None:
+    run = begin(store)
+    assert CompletedMeanwhile(run, store.root, nth).has(run.run_id)
+    assert not store.has(make_id())
+    active = begin(store)
+    with pytest.raises(RunNotFinished):
+        CompletedMeanwhile(active, store.root, 1).get(active.run_id)
+
+
+def test_whoever_only_asks_who_follows_a_run_is_not_taken_for_its_owner(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ps`` or the dashboard beside ``pull-results``, which would leave the run to them. So it is with sessions."""
+    run = begin(store)
+    run.release()
+    sessions = SessionFiles(tmp_path, SystemClock())
+    session = sessions.begin("s", {})
+    session.release()
+    claims: list[tuple[Path, Callable[[], FileActiveRun | LockedSession | None]]] = [
+        (store.root / "active" / run.run_id / "lock", lambda: store.claim(run.run_id)),
+        (tmp_path / "sessions/s/lock", lambda: sessions.claim("s")),
+    ]
+    for path, claim in claims:
+        with path.open() as asking, monkeypatch.context() as patch:
+            fcntl.flock(asking, fcntl.LOCK_SH)
+            patch.setattr(time, "sleep", lambda _, asking=asking: asking.close())
+            claimed = claim()
+            assert claimed is not None
+            claimed.release()
+
+
 @pytest.mark.parametrize("name", ["nope", "../../etc", "", "x" * 200, "20261121t083320z-phase1-l4-4250e1"])
 def test_what_is_not_active_cannot_be_claimed(store: FileStore, name: str) -> None:
     for ask in (store.claim, store.get):
@@ -281,7 +340,7 @@ def test_what_a_killed_maker_left_is_swept(store: FileStore) -> None:
         (store.root / "active" / name).mkdir(parents=True)
         os.utime(store.root / "active" / name, (1, 1))
     fresh = store.root / "active" / ".new-fresh"
-    for folder, age_s in ((fresh, 50.0), (store.root / "active" / ".new-stale", 70.0)):
+    for folder, age_s in ((fresh, 30.0), (store.root / "active" / ".new-stale", 70.0)):
         folder.mkdir()
         os.utime(folder, (time.time() - age_s, time.time() - age_s))
     run = begin(store)

@@ -14,7 +14,7 @@ from orchestrator.base.journal import LOOK_S
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.results.store.store import FileStore
 from orchestrator.runs import reopen
-from orchestrator.runs.reopen import attach, cancel, fetch, give_up, resumed
+from orchestrator.runs.reopen import attach, cancel, fetch, give_up, known, resumed
 from orchestrator.sessions.session import stop
 from tests.support.stores import begin, make_id, make_record
 
@@ -73,6 +73,21 @@ def test_a_run_that_another_fcctl_completes_meanwhile_is_attached_to_all_the_sam
     run = begin(services.store)
     services.clock.looks.append(SimpleNamespace(release=lambda: run.complete(make_record(run.run_id))))
     assert attach(services, run.run_id).status == "passed"
+
+
+def test_a_run_that_is_completed_while_it_is_listed_is_not_called_interrupted(
+    services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin(services.store)
+    saved = SimpleNamespace(plan=SimpleNamespace(job="j"), target=SimpleNamespace(name="t"))
+    assert services.store.is_followed(run.run_id)
+
+    def read(*_: object) -> Any:
+        run.complete(make_record(run.run_id))
+        return saved
+
+    monkeypatch.setattr(reopen, "saved_plan", read)
+    assert known(services) == []
 
 
 def test_a_run_that_another_fcctl_completes_meanwhile_is_cancelled_as_it_ended(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -216,7 +217,7 @@ def test_how_a_firing_ended_is_recorded(
 def test_a_firing_beside_another_runs_nothing_and_costs_nothing(
     records: FiringRecords, spending: SpendingBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.schedules.fire._LOOKERS_S", 0.0)
+    monkeypatch.setattr("orchestrator.schedules.fire._ENDING_S", 0.0)
 
     def never(asked: Schedule, firing: str) -> Mapping[str, Any]:
         raise AssertionError(asked)
@@ -242,6 +243,16 @@ def test_one_that_ends_while_its_schedule_is_looked_at_is_not_called_interrupted
     records.append("often", (line("started"),))
     assert Scheduler({"often": PLAN}, records, spending, Budget(), Clock(NOON + 600)).tick(lambda *_: None) == []
     assert [firing.outcome for firing in records.read("often")] == ["started", "finished"]
+
+
+def test_one_that_looks_takes_another_that_looks_for_no_firing(records: FiringRecords, tmp_path: Path) -> None:
+    """``schedule ls`` beside a tick: else the tick records an overlap, and the firing is left out."""
+    with records.firing("often"):
+        assert records.at_work("often")
+    (lock,) = (tmp_path / "schedules").glob("often.*.lock")
+    with lock.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert not records.at_work("often")
 
 
 def test_looking_does_not_keep_a_firing_from_beginning(records: FiringRecords) -> None:
