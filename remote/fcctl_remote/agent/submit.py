@@ -22,7 +22,7 @@ PATIENCE_S = 20.0
 #: A server whose last session has just ended is about to leave, and answers so. The next call starts a new one. If the
 #: session was made all the same, asking again is harmless: a run that has begun is not begun a second time.
 LEAVING = ("server exited unexpectedly", "lost server", "no server running", "error connecting")
-LEAVING_ATTEMPTS, LEAVING_WAIT_S = 8, 0.03
+LEAVING_ATTEMPTS, LEAVING_WAIT_S = 14, 0.03
 #: Who looks whether a run was abandoned has its lock for an instant, longer on a busy machine, seconds.
 LOOK_PATIENCE_S = 5.0
 
