@@ -208,7 +208,7 @@ def launched_before_recorded(patch: pytest.MonkeyPatch) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- pruning
-@planted(MONEY_MUTANTS, "snapshot ", seed=310)
+@planted(MONEY_MUTANTS, "snapshot ", seed=370)
 def only_copy_pruned(patch: pytest.MonkeyPatch) -> None:
     """A snapshot goes although no disk has its content any more."""
 

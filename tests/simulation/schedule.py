@@ -256,11 +256,16 @@ def _with_rebuilds(schedule: Schedule) -> Schedule:
 
 
 def _with_only_copy(schedule: Schedule, rng: random.Random) -> Schedule:
-    """A snapshot is made of a machine with results on it, no machine of the snapshot, and then a person deletes the
-    machine."""
+    """A snapshot is made of a machine with results on it, fcctl is killed before a machine is made of the snapshot, and
+    then a person deletes the first one."""
     choices: tuple[Command, ...] = ("run", "prune", "ps")
-    commands = ("detach", "ps", "wake", *(rng.choice(choices) for _ in range(rng.randint(0, 2))), "prune")
-    faults = (Fault(rng.randint(40, 57), "stockout", 20_000.0), Fault(rng.randint(84, 120), "deleted"))
+    commands = ("detach", "ps", "run", "run", *(rng.choice(choices) for _ in range(rng.randint(0, 2))), "prune")
+    killed = rng.randint(78, 90)
+    faults = (
+        Fault(rng.randint(40, 57), "stockout", 20_000.0),
+        Fault(killed, "kill"),
+        Fault(killed + rng.randint(2, 12), "deleted"),
+    )
     return Schedule(schedule.seed, faults, commands, schedule.release, exists=True, rebuild=True)
 
 

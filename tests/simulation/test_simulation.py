@@ -69,8 +69,8 @@ ONCE_FOUND = [
     # The disk of a machine was deleted by hand, a new one had its name, and the only copy of the old one was pruned.
     Schedule(
         0,
-        (Fault(50, "stockout", 20000.0), Fault(91, "deleted")),
-        ("detach", "ps", "wake", "run", "prune"),
+        (Fault(50, "stockout", 20000.0), Fault(84, "kill"), Fault(87, "deleted")),
+        ("detach", "ps", "run", "run", "prune"),
         rebuild=True,
     ),
     # A run went on on another machine than it began on, and both machines' seconds were billed to the second one.
