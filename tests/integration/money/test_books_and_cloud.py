@@ -220,7 +220,7 @@ def test_a_session_whose_machine_was_suspended_costs_until_then(
     tmp_path: Path, private_home: Path, cloud: Emulator
 ) -> None:
     """The machine's own time of its last stop is that of an earlier start."""
-    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, link_timeout_s=5.0)  # how long it is silent
+    workspace = CloudWorkspace(tmp_path / "w", private_home, cloud, connect_timeout_s=3.0)  # it does not answer
     for _ in range(2):
         workspace.type("session", "start", "--on", "l4", "--budget", "1", check=0)
         cloud.advance(600.0)
