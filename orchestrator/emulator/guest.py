@@ -74,6 +74,7 @@ class Guest:
     def __init__(self, disk: Path, volatile: Path, port: int, path: Sequence[str] = ()) -> None:
         self.disk, self.volatile, self.port, self.path = disk, volatile, port, tuple(path)
         self._sshd: subprocess.Popen[bytes] | None = None
+        self._is_frozen = False
 
     @classmethod
     def boot(
@@ -212,7 +213,10 @@ class Guest:
         """Shuts the system down: no new logins, and SIGTERM for everything.
 
         Sessions end first, so that they do not see the end of other processes, whatever the load of this computer.
+        A suspended system hears nothing: its sessions, which only their listener tells from others, end with the power.
         """
+        if self._is_frozen:
+            return
         sessions = self._tree() - ({self._sshd.pid} if self._sshd else set())
         self._end_listener()
         processes.send_all(sessions, signal.SIGTERM)
@@ -230,10 +234,12 @@ class Guest:
 
         Repeated, because processes may be starting, and a running tmux continues its stopped panes.
         """
+        self._is_frozen = True
         for _ in range(_FREEZING_PASSES):
             processes.send_all(self._tree() | self._processes(), signal.SIGSTOP)
 
     def thaw(self) -> None:
+        self._is_frozen = False
         processes.send_all(self._tree() | self._processes(), signal.SIGCONT)
 
     def _processes(self) -> set[int]:

@@ -21,6 +21,7 @@ from orchestrator.emulator.clock import EmulatedClock
 from orchestrator.emulator.emulator import Emulator
 from orchestrator.emulator.scenario import Latency, Scenario
 from tests.mac_like import programs
+from tests.support.living import is_running
 from tests.support.waiting import wait_for
 
 pytest.importorskip("google.cloud.compute_v1")
@@ -176,6 +177,23 @@ def test_suspend_freezes_and_resume_goes_on(emulator: Emulator, gce: Any) -> Non
     gce.do("resume")
     assert gce.status() == "RUNNING"
     wait_for(lambda: ticks.stat().st_size > frozen)
+
+
+def test_a_suspended_instance_that_is_stopped_leaves_no_session(emulator: Emulator, gce: Any) -> None:
+    gce.create()
+    machine = emulator.hypervisor.running[emulator.machine("vm").path]
+    *argv, _command = gce.ssh("true").args
+    session = subprocess.Popen([*argv, "sleep 1000"], stdin=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len(machine._tree()) >= 3)  # listener, session, what it runs
+        gce.do("suspend")
+        left = machine._tree()
+        gce.do("stop")
+        assert gce.status() == "TERMINATED"
+        assert [pid for pid in left if is_running(pid)] == []
+    finally:
+        session.kill()
+        session.wait()
 
 
 def test_keys_of_the_metadata_come_and_go(gce: Any) -> None:
