@@ -213,7 +213,8 @@ class Guest:
         """Shuts the system down: no new logins, and SIGTERM for everything.
 
         Sessions end first, so that they do not see the end of other processes, whatever the load of this computer.
-        A suspended system hears nothing: its sessions, which only their listener tells from others, end with the power.
+        A suspended system gets no signal. Its SSH sessions can be found only as children of the listening sshd, so that
+        is kept until :meth:`power_off` kills them all.
         """
         if self._is_frozen:
             return

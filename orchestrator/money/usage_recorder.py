@@ -100,7 +100,7 @@ class UsageRecorder:
 
     def _ended(self, record: UsageRecord, machine: Machine) -> UsageRecord | None:
         """The record with the latest end of a machine that is off, where the cloud does not say when it went off; None
-        if the book has that start's end already, or never had it on."""
+        if the ledger has the end of that start already, or no record of it."""
         if machine.power is not Power.STOPPED or record.stopped is not None:
             return record
         own = [one for one in self._book.usage() if one.is_same_start(record)]

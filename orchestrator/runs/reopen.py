@@ -128,7 +128,7 @@ def known(services: Services) -> list[ActiveState]:
             if services.store.is_followed(run_id):
                 state = "followed"
             elif services.store.is_complete(run_id):
-                continue  # since a moment ago
+                continue  # its owner completed it after the runs were listed
         except (FcctlError, *UNREADABLE) as e:  # one run must not hide the others
             states.append(broken(run_id, e))
             continue

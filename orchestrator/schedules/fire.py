@@ -289,7 +289,7 @@ class FiringRecords:
         return self._held(f"{name}.firing", _ENDING_S)
 
     def at_work(self, name: str) -> bool:
-        """Whether a firing is active. Asking takes no lock that a firing, or another that asks, takes for one's."""
+        """Whether a firing is active. This takes a shared lock, which no process counts as a firing."""
         with disk_errors("lock the schedules", self._folder):
             return OwnerLock.is_taken(self._folder / f"{name}.firing.lock")
 

@@ -107,7 +107,7 @@ class LinkProxy:
             with self._lock:
                 if not self._closed:
                     self._pairs.append((near, far))
-            if self._closed:  # since it was accepted: nobody else ends it
+            if self._closed:  # after the connection was accepted, so close() did not see it
                 near.close()
                 far.close()
                 return

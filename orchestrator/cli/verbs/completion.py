@@ -101,7 +101,8 @@ _RUN_ID = re.compile(r"\d{8}t\d{6}z-[a-z0-9-]{1,50}")
 
 
 def names_for(param: click.Parameter) -> Callable[[], Iterable[str]] | None:
-    """What completes a parameter, by the word that its help has for the value."""
+    """The function that lists the values of a parameter, chosen by its placeholder in the help, such as RUN or TARGET;
+    None if nothing lists them."""
     if isinstance(param.type, click.Choice):
         return None
     word = "SEARCH" if param.name == "search" else param.metavar or (param.name or "").upper()

@@ -293,8 +293,8 @@ class _Release:
         self._remember(machine, our_stop=operation.name)
 
     def _remember(self, machine: Machine, our_stop: str | None = None) -> None:
-        """Without its deadline, nobody takes the machine, which still answers for a moment, without asking the cloud;
-        its host keys are kept."""
+        """Stores the machine's cached entry without its deadline; the host keys stay. The next run then asks the cloud
+        before it logs in: a machine that is about to stop still answers SSH for a moment."""
         book, known = self._parts.book, self._parts.book.known(machine.project, machine.name)
         if known is not None:
             with suppress(FcctlError):  # on a full disk the next login fails once

@@ -153,7 +153,7 @@ class FileStore:
             sync_folder(note.parent)
 
     def has(self, run_id: str) -> bool:
-        """Whether the run is active, and has its plan, or complete. One that is completed meanwhile is, at any time."""
+        """Whether the run is active, with its plan, or complete; true also while its owner completes it."""
         return self.plan_of(run_id) is not None or self.is_complete(run_id)
 
     def is_complete(self, run_id: str) -> bool:

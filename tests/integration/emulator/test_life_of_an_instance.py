@@ -154,7 +154,7 @@ def test_the_disk_stays_and_everything_else_goes(emulator: Emulator, gce: Any) -
 
 
 def is_stopped(pid: int) -> bool:
-    """One to which SIGSTOP was sent still ends the system call that it is in."""
+    """Whether SIGSTOP has taken effect: a process finishes its system call first."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TZX"
     except OSError:  # it ended; or no Linux

@@ -55,7 +55,8 @@ def test_a_cancel_of_a_run_that_never_starts_does_not_wait(host: Host, agent: Ag
 
 
 def test_who_looks_at_a_run_that_is_submitted_again_is_not_taken_for_its_supervisor(host: Host, agent: Agent) -> None:
-    """The first call died before tmux; else the run would wait for nobody, and be lost after half a minute."""
+    """The first submit call was killed before it started tmux. If the second one started nothing, the run would be
+    `lost` after half a minute."""
     run_id, plan = prepared(agent, step("a", "true"))
     with pytest.raises(EOFError):
         with_tmux(host, "kill -9 $PPID").call("submit", {"plan": plan})

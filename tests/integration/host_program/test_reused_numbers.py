@@ -32,7 +32,8 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 def unrelated(number: int | None = None) -> Iterator[int]:
     """A process that has nothing to do with any run, in a session of its own; with ``number`` if the kernel lets us.
 
-    Then the kernel goes on where it was: else other tests' processes would get the numbers of what has just ended.
+    Afterwards the kernel's latest process number is set back: other tests' new processes would get the numbers of
+    processes that have just ended.
     """
     latest = LAST_PID.read_text() if number is not None else ""
     for _ in range(300 if number is not None else 1):

@@ -1,4 +1,4 @@
-"""What a step's processes hear at its end, whatever the supervisor is kept from doing meanwhile.
+"""Which signals the processes of a step get when it ends, also if the supervisor has to wait for a processor.
 
 Each in a process of its own, since a supervisor has no other children.
 """

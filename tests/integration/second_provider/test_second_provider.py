@@ -75,7 +75,8 @@ def workspace(tmp_path: Path, private_home: Path, rental: Rental) -> RentalWorks
 
 
 def most_s(rental: Rental) -> float:
-    """What the servers' starts may cost, seconds: a minute each, or what a busy computer takes longer, seen later."""
+    """The most seconds that may be billed, for each start the larger of a minute and the time the server was on plus
+    30 s: fcctl sees its end later."""
     spans = [(off or rental.now()) - on for server in rental.servers.values() for on, off in server.spans]
     return sum(max(60.0005, seconds + 30) for seconds in spans)
 
