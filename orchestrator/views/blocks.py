@@ -275,7 +275,7 @@ def apart(names: Sequence[str], width: int) -> list[str]:
             kept = found if differ is None else [found[i] for i in differ]
             left_out = "" if differ is None or len(differ) == len(found) else "..., "
             short[name] = f"{base}<{left_out}{', '.join(kept)}>" if len(members) > 1 and kept else name
-    return [_cut(short[name], width) for name in names]
+    return [shorten(short[name], width) for name in names]
 
 
 def _arguments(name: str) -> list[str]:
@@ -294,8 +294,8 @@ def _arguments(name: str) -> list[str]:
     return [*found, word.strip()]
 
 
-def _cut(name: str, width: int) -> str:
-    """The end is kept, too: that is where names differ."""
+def shorten(name: str, width: int) -> str:
+    """In at most ``width`` characters. The end is kept, too: that is where names differ."""
     if len(name) <= width:
         return name
     end = width * 2 // 3

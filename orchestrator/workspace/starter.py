@@ -129,7 +129,8 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *
         return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        began + build_files.commands(findings.rewritten) + _logged(run) + _WHICH * keep_going,
+        # A rewritten file may be executable, too: it is older than the mark, so nothing takes it for a built program.
+        build_files.commands(findings.rewritten) + began + _logged(run) + _WHICH * keep_going,
         "10m",
         comment,
         needs=(*tools, "nvcc"),

@@ -15,7 +15,7 @@ from orchestrator.base.sanitize import clean, listed, number, objects, part
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
 from orchestrator.results.timings import Ratio, shape_of, shape_text
-from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, apart, more
+from orchestrator.views.blocks import Block, Cell, Grid, Line, Text, apart, more, shorten
 from orchestrator.views.figures import MARKS, duration, kind, microseconds, small, speed, unit_name, whole
 from orchestrator.views.report import model as search
 from orchestrator.views.report.build import rows, tables
@@ -24,6 +24,8 @@ from orchestrator.views.report.words import bounds
 
 #: Rows of a table.
 MAX_ROWS = 40
+#: More cases than these are not listed if only their verdicts are known.
+MAX_VERDICTS = 12
 _NUMBERED = re.compile(r"(.+)/(\d{1,3})")
 
 
@@ -121,13 +123,14 @@ def _correctness(content: dict[str, Any]) -> Iterator[Block]:
     series, single = _by_series(cases)
     if series:
         yield _series_grid(series)
-    if single:
-        yield _case_grid(single[:MAX_ROWS])
+    if single and (len(single) <= MAX_VERDICTS or _has_errors(single)):
+        yield _case_grid(sorted(single, key=_urgency)[:MAX_ROWS] if len(single) > MAX_ROWS else single)
         yield from more(single, MAX_ROWS)
-    for case in [c for c in cases if c.get("passed") is False][:MAX_ROWS]:
+    wrong = sorted((case for case in cases if case.get("passed") is False), key=_urgency)
+    for case in wrong[:MAX_ROWS]:
         verdict, message = _verdict(case), clean(case.get("message") or "", 300)
-        text = f"{clean(case.get('name') or '?', 40)}: {message or verdict}"
-        yield Text(text, style="bad" if verdict == "failed" else "soft")
+        yield Text(f"{_case_name(case, 60)}: {message or verdict}", style="bad" if verdict == "failed" else "soft")
+    yield from more(wrong, MAX_ROWS)
 
 
 def _correctness_line(content: dict[str, Any]) -> Text:
@@ -179,9 +182,25 @@ def _series_grid(series: dict[str, list[dict[str, Any]]]) -> Grid:
     return _grid(header, rows, "Largest errors", left=2)
 
 
+_ERRORS = ("max_err", "mean_err", "rel_rms")
+
+
+def _has_errors(cases: list[dict[str, Any]]) -> bool:
+    return any(number(case.get(key)) is not None for case in cases for key in _ERRORS)
+
+
+def _urgency(case: dict[str, Any]) -> int:
+    """Failed cases sort before skipped ones, and these before those that passed."""
+    return ("failed", "skipped", "passed").index(_verdict(case))
+
+
+def _case_name(case: dict[str, Any], width: int) -> str:
+    return shorten(clean(case.get("name") or "?", 1000), width)
+
+
 def _case_grid(cases: list[dict[str, Any]]) -> Grid:
     """A test program's cases have no errors to show: a column without any figure is left out."""
-    errors = {key: [small(number(case.get(key))) for case in cases] for key in ("max_err", "mean_err", "rel_rms")}
+    errors = {key: [small(number(case.get(key))) for case in cases] for key in _ERRORS}
     columns = {
         "max err": errors["max_err"], "allowed": [_allowed(case) for case in cases], "mean err": errors["mean_err"],
         "rel rms": errors["rel_rms"],
@@ -189,7 +208,7 @@ def _case_grid(cases: list[dict[str, Any]]) -> Grid:
     shown = {name: column for name, column in columns.items() if any(column)}
     rows: list[Line] = [
         (
-            clean(case.get("name") or "?", 40),
+            _case_name(case, 40),
             Cell(_verdict(case), kind="status"),
             *(column[i] for column in shown.values()),
         )

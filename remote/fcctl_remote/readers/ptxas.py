@@ -32,8 +32,8 @@ _LINK_USED = re.compile(r"nvlink info\s*:\s*used (\d{1,6}) registers(.*)$")
 _ITEM = re.compile(r"(?:used )?(\d{1,12})(?:\+(\d{1,12}))?\s+(barriers|bytes [a-z ]+|stack)")
 _PROBLEM = re.compile(r"(?:ptxas|nvlink) (warning|error|fatal)\s*:\s*(.*)$")
 _HINT = (
-    "compile with nvcc -Xptxas=-v and keep its stderr: nvcc .. -Xptxas=-v 2>&1 | tee build.log; if all files are "
-    "up to date, use make -B; if the step does not use nvcc, remove this reader from `collect`"
+    "compile to machine code with nvcc -Xptxas=-v and keep its stderr: 2>&1 | tee build.log; if all files are up to "
+    "date, use make -B; without nvcc, remove this reader"
 )
 MAX_PROBLEMS = 100
 

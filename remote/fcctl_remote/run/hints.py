@@ -101,10 +101,18 @@ KNOWN = {
     r"[1-9]\d* bytes spill (stores|loads)":
         "registers spill to local memory: unroll less, use smaller tiles, or raise the limit of -maxrregcount / "
         "__launch_bounds__",
-    r"command not found|: not found$|No such file or directory: '[^/']+'": MISSING_PROGRAM,
+    r"command not found|: not found$|No such file or directory: '[^/']+'|^make(\[\d+\])?: [^/\s]+: No such file or ":
+        MISSING_PROGRAM,
     r"Permission denied":
         "this user may not read, write or execute a file: chmod +x a script before the run, or call it with bash; if "
         "it is executable, its disk is mounted noexec: set another `root` in the target",
+}  # fmt: skip
+
+#: Modules that a package of another name has. That of the same name is something else, or does not exist.
+_PACKAGES = {
+    "PIL": "pillow", "cuda": "cuda-python", "cupy": "cupy-cuda13x", "cutlass": "nvidia-cutlass-dsl",
+    "cv2": "opencv-python-headless", "pynvml": "nvidia-ml-py", "skimage": "scikit-image", "sklearn": "scikit-learn",
+    "yaml": "PyYAML",
 }  # fmt: skip
 
 #: The middle of a long line is not looked at: in one of digits a pattern would look for half a minute.
@@ -139,7 +147,8 @@ def for_log(text: str, exit_code: int | None, arch: str | None = None) -> str | 
         if found:
             flag = "-arch=sm_$FCCTL_CUDA_ARCH"
             told = hint.replace(flag, f"{flag} (here sm_{arch})") if arch else hint
-            return told.replace("NAME", found["NAME"]) if "NAME" in found.groupdict() else told
+            name = found.groupdict().get("NAME")
+            return told.replace("NAME", _PACKAGES.get(name, name)) if name else told
     return EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 

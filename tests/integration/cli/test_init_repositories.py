@@ -1103,3 +1103,15 @@ def test_variables_that_name_each_other_fill_no_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_build_file_that_is_executable_is_no_built_program(tmp_path: Path) -> None:
+    """As Makefiles of gpumembench are: setting their architecture writes them anew."""
+    below = "NVCC = nvcc -arch=sm_52\nall: a b\n%: %.c\n\tcc -o $@ $<\n"
+    files = {"Makefile": "all:\n\t$(MAKE) -C src\n", "src/Makefile": below, "src/a.cu": CUDA}
+    folder = repository(tmp_path, {**files, "src/a.c": "int main() {}\n", "src/b.c": "int main() {}\n"})
+    (folder / "src/Makefile").chmod(0o755)
+    first_job(folder)
+    played(folder, 0, check=True)
+    assert "sm_89" in (folder / "src/Makefile").read_text()
+    assert played(folder, 1).stdout == "==> ./src/a <==\n==> ./src/b <==\n"

@@ -83,6 +83,8 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
         ("CUDA error at a.cu:12 code=98(cudaErrorInvalidDeviceFunction)", "built for another GPU"),
         ("LookupError: setuptools-scm was unable to detect version for /a", "SETUPTOOLS_SCM_PRETEND_VERSION"),
         ("ModuleNotFoundError: No module named 'expecttest.a'", "-m pip install expecttest"),
+        ("E   ModuleNotFoundError: No module named 'cutlass'", "-m pip install nvidia-cutlass-dsl"),
+        ("sgemm.exe\nmake: sgemm.exe: No such file or directory", "a program is missing"),
     ],
 )
 def test_lines_of_compilers_that_are_not_here(line: str, cure: str) -> None:

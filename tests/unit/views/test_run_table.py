@@ -129,6 +129,30 @@ def test_a_skipped_case_neither_passed_nor_failed(folder: Path) -> None:
     assert "max err" not in text, "a column without a figure"
 
 
+def test_of_many_cases_without_errors_only_those_that_did_not_pass_are_named(folder: Path) -> None:
+    names = [f"test_matmul[randn-dtype0-1e-10-0-kernel_{i:03}-128-128-128]" for i in range(60)]
+    cases: list[dict[str, object]] = [{"name": name, "passed": True} for name in names]
+    cases[20] = {"name": names[20], "status": "skipped", "passed": False, "message": "needs 24 GB"}
+    cases[50] = {"name": names[50], "passed": False, "message": "TypeError: 21"}
+    summary = {"total": 60, "passed": 58, "failed": 1, "skipped": 1}
+    document = {"kind": "correctness", "schema_version": 1, "cases": cases, "summary": summary}
+    sample_run.write_documents(folder, {"test": document})
+    text = printed(sample_run.record(), folder)
+    lines = [line.strip() for line in text.splitlines() if "test_matmul" in line]
+    assert lines == [f"{names[50]}: TypeError: 21", f"{names[20]}: needs 24 GB"]
+
+
+def test_of_more_cases_than_rows_those_that_failed_come_first(folder: Path) -> None:
+    cases = [{"name": f"case {i:03}", "passed": i < 50, "max_err": 0.5} for i in range(100)]
+    document = {"kind": "correctness", "schema_version": 1, "cases": cases, "summary": {"total": 100, "passed": 50}}
+    sample_run.write_documents(folder, {"test": document})
+    text = printed(sample_run.record(), folder)
+    assert "case 049" not in text
+    assert text.count("✗ failed") >= 40
+    assert "... and 60 more" in text, "rows"
+    assert "... and 10 more" in text, "the failed cases, with their messages"
+
+
 def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
     log = "exit code 2\n" + "\n".join(f"line {i}" for i in range(50))
     for status, oldest in (("failed", 35), ("warned", 49)):
