@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
-from orchestrator.base.errors import BudgetError, FcctlError, LinkLost, MachineStopped
+from orchestrator.base.errors import BudgetError, FcctlError, HostFault, HostUnusable, LinkLost, MachineStopped
 from orchestrator.leases.machine_lease import MachineLease, facts
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.ready import STOP_LIMIT_S, Log, StoppedDuringStart, make_ready
-from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_within
+from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_idle, arm_within
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes
 from orchestrator.results.records import RunRecord
@@ -90,6 +90,20 @@ class RunLease(MachineLease):
         """Starts the machine again for ``seconds`` to fetch what is on its disk; never creates it. ``planned`` has its
         price."""
         self.acquire(MachineRequest(max_run_s=seconds, need_s=60.0, create=False, planned=_planned(planned)))
+        if self.target.owned and self.acquired().get("turned_on"):
+            self._arm_to_fetch(min(seconds, planned.wake_s))
+
+    def _arm_to_fetch(self, seconds: float) -> None:
+        """The shutdown timer, until a run has set its own. A machine that refuses it has only the cloud's limit: its
+        results are fetched nevertheless."""
+        limits = TimerLimits(self.acquired().get("deadline"), self.token, fresh=True)
+        self.log("arm")
+        try:
+            deadline = arm_idle(self.host, limits, seconds, f"fetching the results of {self.run_id}")
+        except (HostUnusable, HostFault) as error:
+            self.services.observer.note(f"{self.target.instance} has no shutdown timer: {error.message}")
+        else:
+            self.log("armed", token=limits.token, deadline=deadline)
 
     def join(self) -> bool:
         """Whether somebody else has started the machine that the run waits for, and it answers."""

@@ -99,15 +99,16 @@ def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emula
     assert "preempted" in err
     (state,) = workspace.json("ps")["runs"]
     assert state["state"] == "waiting"
-    told = workspace.fcctl("pull-results", check=100).stderr
-    assert "--wake" in told
-    assert "$" in told
+    refused = workspace.fcctl("pull-results", check=100).stderr
+    assert "--wake" in refused
+    assert "$" in refused
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}, "looking costs nothing"
     (workspace.cloud.home(workspace.instance) / "go").touch()
     workspace.fcctl("run", "--resume", state["run_id"])
     records = workspace.runs()
     old = records.pop(state["run_id"])
     (new,) = records.values()
+    journal = workspace.journal(state["run_id"])
     assert (old["status"], new["status"]) == ("preempted", "passed")
     assert [s["status"] for s in old["steps"]][:1] == ["passed"]
     assert [s["id"] for s in new["steps"]] == ["one", "two", "three"]
@@ -117,6 +118,9 @@ def test_preempted_then_resumed_at_the_first_unfinished_step(shared_cloud: Emula
     assert workspace.active() == []
     assert workspace.statuses() == {"us-west1-c": "TERMINATED"}
     assert workspace.operations("insert") == ["insert"]
+    told = kinds(journal)
+    again = told[len(told) - told[::-1].index("acquired") : told.index("collected")]
+    assert "armed" in again, "the machine powers itself off if fcctl is killed while it fetches"
 
 
 @pytest.mark.full
