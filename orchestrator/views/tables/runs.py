@@ -186,7 +186,7 @@ def last_and_best(
 def sentence(this: Headline, *others: tuple[str, Headline | None]) -> str:
     """The answer: the time, against each of the other figures that there is, and against PyTorch."""
     known = [change(this, other, name) for name, other in others if other]
-    known = [*dict.fromkeys(known or ["the first result of this job on this GPU"]), against(this)]
+    known = [*dict.fromkeys(known or ["no earlier result of this job to compare with"]), against(this)]
     return f"{', '.join([time_text(this.p50, this.unit), *filter(None, known)])}."
 
 

@@ -64,7 +64,7 @@ def test_a_run_ends_with_its_figures_against_the_run_before(store: FileStore) ->
     )
     alone = " ".join(printed(store.get(first), store.folder(first)).split())
     assert re.search(
-        r"Faster or slower\? 1\d\.\d+ µs, the first result of this job on this GPU, 1.* faster than Py", alone
+        r"Faster or slower\? 1\d\.\d+ µs, no earlier result of this job to compare with, 1.* faster than Py", alone
     )
 
 
