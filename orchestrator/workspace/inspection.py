@@ -28,6 +28,7 @@ from orchestrator.workspace.python_build import extra_for_tests, pip_compiles, p
 
 _TARGETS = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_. \t-]*):(?![=:])", re.MULTILINE)
 _CALLS_PYTHON = re.compile(r"^\t.*\bpython3?\s|\$\(shell\s+python3?\s|^PYTHON\w*\s*[:?]?=", re.MULTILINE)
+_CALLS_MAKE = re.compile(r"\bmake\b.*?\s-C|\$[({]MAKE[)}]", re.IGNORECASE)
 #: A Makefile without it has shortcuts alone: tests, uploads.
 _COMPILES = re.compile(r"nvcc|hipcc|cmake|ninja|\bclang\b(?!-)|\bg?cc\b|\b[gc]\+\+|\$[({](?:CC|CXX)[)}]", re.IGNORECASE)
 _FORMATS = re.compile(r"^.*(?:clang.format|\b(?:ruff|black|isort|flake8|pre-commit)\b).*", re.MULTILINE | re.IGNORECASE)
@@ -107,8 +108,18 @@ def inspect_folder(folder: Path) -> Findings:
         bench_out=option[0].strip("\"'") if option else None,
         bench_reads="flashcore" if option and _FLASHCORE.search(text) and "p50" in text else None,
         shell_scripts=tuple(name for name, here in scripts.items() if here),
-        others=(*others, *built.others),
+        others=(*_builds_below(folder), *others, *built.others),
     )
+
+
+def _builds_below(folder: Path) -> list[str]:
+    """The Makefiles beside kernels that the build at the top does not call."""
+    top = "".join(read_text(folder / name) for name in build_files.MAKEFILES)
+    if not has_build(folder) or _CALLS_MAKE.search(top):
+        return []
+    below = (p for p in files_below(folder) if p.name in build_files.MAKEFILES and any(p.parent.glob("*.cu")))
+    names = (path.relative_to(folder).as_posix() for path in below if path.parent != folder)
+    return [name for name in names if name.rpartition("/")[0] not in top][:MAX_SOURCES]
 
 
 def has_build(folder: Path) -> bool:

@@ -15,7 +15,7 @@ _BENCH_TARGETS = ("bench", "benchmark", "benchmarks", "perf")
 _RUN_TARGETS = ("run",)
 _BUILD_TARGETS = ("all", "build")
 #: They print or delete, and build nothing.
-NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean")
+NO_BUILD = ("help", "usage", "info", "list", "clean", "distclean", "win32", "win64", "windows", "mingw")
 NO_PROGRAM = (*NO_BUILD, *_TEST_TARGETS, *_BENCH_TARGETS, *_RUN_TARGETS)
 
 
@@ -129,8 +129,7 @@ def _build(findings: Findings, run: str, comment: str, tools: tuple[str, ...], *
         return _Step("build", began + run, "10m", comment, needs=tools, keep_going=keep_going)
     return _Step(
         "build",
-        # A rewritten file may be executable, too: it is older than the mark, so nothing takes it for a built program.
-        build_files.commands(findings.rewritten) + began + _logged(run) + _WHICH * keep_going,
+        build_files.commands(findings.rewritten) + began + _logged(run) + _WHICH * keep_going,  # in this order
         "10m",
         comment,
         needs=(*tools, "nvcc"),
@@ -349,7 +348,7 @@ _NVCC = 'nvcc -O3 -arch="sm_$FCCTL_CUDA_ARCH" -Xptxas=-v'
 
 
 _TRY = 'failed=; try() { echo "==> $1 <=="; bash -c "$1" || failed+=" $1"; }'
-#: The programs that the build made, whatever their names.
+#: The programs that the build made, whatever their names; files that were rewritten before are none.
 _BEGAN = ".build-began"
 _BUILT = f'built=$(find . -type f -perm -u+x -newer {_BEGAN} ! -path "*/CMakeFiles/*" ! -name "*.so*"'
 _NONE_BUILT = '[ -n "$built" ] || { echo "no program was built: see the options for examples"; exit 1; }'

@@ -1115,3 +1115,20 @@ def test_a_build_file_that_is_executable_is_no_built_program(tmp_path: Path) -> 
     played(folder, 0, check=True)
     assert "sm_89" in (folder / "src/Makefile").read_text()
     assert played(folder, 1).stdout == "==> ./src/a <==\n==> ./src/b <==\n"
+
+
+def test_builds_of_kernels_below_the_one_at_the_top_are_named(tmp_path: Path) -> None:
+    """As in llm.c: dev/cuda has the kernels, one by one."""
+    files = {"Makefile": "all: a\na: a.cu\n\tnvcc -o a a.cu\nwin64: a.cu\n\tx86_64-w64-mingw32-gcc -o a.exe a.c\n"}
+    files |= {"a.cu": CUDA, "dev/cuda/Makefile": "all: b\n%: %.cu\n\tnvcc -o $@ $<\n", "dev/cuda/b.cu": CUDA}
+    first_job(repository(tmp_path / "one", files))
+    text = (tmp_path / "one/jobs/first.yaml").read_text()
+    assert "# Found, and not run by this job: dev/cuda/Makefile\n" in text
+    assert "win64" not in text
+    for top in (
+        "all: a\n\t$(MAKE) -C dev/cuda\n",
+        "DIRS = dev/cuda\nall: a\n\tfor d in $(DIRS); do (cd $$d && make); done\n",
+    ):
+        folder = repository(tmp_path / str(len(top)), {**files, "Makefile": top + "a: a.cu\n\tnvcc -o a a.cu\n"})
+        first_job(folder)
+        assert "Found, and not run" not in (folder / "jobs/first.yaml").read_text()
