@@ -15,7 +15,7 @@ from orchestrator.base.sanitize import clean
 from orchestrator.results.compare.history import Change, Record, Series, Trend, best
 from orchestrator.results.timings import Measurement
 from orchestrator.views.blocks import Block, Cell, Chart, Folded, Grid, Picture, Text, more
-from orchestrator.views.figures import microseconds, minute, sparkline, speed, unit_name
+from orchestrator.views.figures import microseconds, minute, scale, sparkline, speed, unit_name
 from orchestrator.views.report.machine_charts import WIDTH, Spec, colour, layer, numeric, scaled
 from orchestrator.views.table import show, show_blocks
 
@@ -167,7 +167,9 @@ def trend_chart(
     ticks = _ticks(of)
     domain = {"domain": [0.5, len(of.points) + 0.5], "nice": False}
     title = "commit" if "values" in ticks else "run"
-    y = numeric("v", of.points[-1].unit.replace("us", "µs"), scale={"zero": False, "nice": True}, axis={"tickCount": 4})
+    unit = of.points[-1].unit.replace("us", "µs")
+    # Of equal values alone an axis has one mark, whose rounded number is none of them.
+    y = numeric("v", unit, scale={"domain": list(scale(of.values)), "nice": True}, axis={"tickCount": 4})
     at = {"x": numeric("i", title, axis=ticks, scale=domain), "y": y}
     level = {"x": numeric("from", title, axis=ticks, scale=domain), "x2": {"field": "to"}, "y": y}
     hue = scaled("record", [True, False], [colour("series3"), colour("series1")])
