@@ -3,6 +3,7 @@ from; and which runs may be deleted, never one that a tag names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +186,12 @@ MISSION = "mission"
 #: Endings whose figure is the job's: of one that somebody ended it is that of the kernels timed until then. And those
 #: that others are compared with: every step went well.
 MEASURED, COMPARED = ("passed", "incomplete", "failed"), ("passed", "incomplete")
+#: Names of what a program does beside its kernels.
+_BESIDE = re.compile(
+    r"(?<![a-z])(?:(?:host|device|[hd]) ?(?:to|2) ?(?:host|device|[hd])|transfers?|mem(?:cpy|set)|(?:de)?alloc\w*"
+    r"|cpu|host|elapsed|wall|setup|init\w*|warm-?up|compil\w*|overhead|aten::\w+)(?![a-z])",
+    re.IGNORECASE,
+)
 _QUERY = """
     SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio, spread FROM benchmarks
     WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id
@@ -243,9 +250,9 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
 
 
 def _main(names: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """``mission``, else what most runs of the job measured; of equals the first."""
+    """``mission``, else what most runs of the job measured; of equals the first that is about a kernel."""
     counts = {one: names.count(one) for one in dict.fromkeys(names)}
-    return max(counts, key=lambda one: (one[0] == MISSION, counts[one]))
+    return max(counts, key=lambda one: (one[0] == MISSION, counts[one], not _BESIDE.search(one[0])))
 
 
 @dataclass(frozen=True)

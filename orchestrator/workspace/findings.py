@@ -157,6 +157,7 @@ class Findings:
     gpu_scripts: tuple[str, ...] = ()  # that compile their kernels when they run: torch extensions, Triton
     uses_nvcc: bool = False  # the build above calls it
     compiled: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources without a build, and nvcc's arguments for each
+    cmake_policy: str = ""  # an option that CMake 4 needs for a project which names a version before 3.5
     prints_times: bool = False  # a program above prints a time with its unit
     script_tools: tuple[str, ...] = ()  # what gpu_scripts need
 

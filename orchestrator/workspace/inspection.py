@@ -80,6 +80,7 @@ _BENCHES = [
     "bench*.py",
     *(f"{place}/{name}*.py" for name in ("bench", "run", "*/bench") for place in ("benchmarks", "benchmark", "bench")),
 ]
+_OLD_CMAKE = re.compile(r"\bcmake_minimum_required\s*\(\s*VERSION\s+(?:2\.\d+|3\.[0-4])(?:\.\d+)*[\s)]", re.IGNORECASE)
 _CTEST = re.compile(r"\b(enable_testing|add_test|gtest_discover_tests)\b|include\(CTest\)")
 _TESTS = [f"{place}{name}" for place in ("", "*/", "tests/*/", "test/*/")
           for name in ("test_*.py", "*_test.py")]  # fmt: skip
@@ -254,6 +255,7 @@ def _with_cmake(found: Findings, folder: Path) -> Findings:
         cmake_presets=tuple(_presets(folder)),
         cmake_leftovers=any((folder / "build" / name).exists() for name in ("CMakeCache.txt", "CMakeFiles")),
         cmake_tests=tests,
+        cmake_policy=" -DCMAKE_POLICY_VERSION_MINIMUM=3.5" if _OLD_CMAKE.search(every) else "",
         # Without a kernel, ptxas prints nothing.
         uses_nvcc="CUDA" in every and any(path.suffix in (".cu", ".cuh") for path in files_below(folder)),
         rewritten=_rewritten(folder, lists),
@@ -299,8 +301,9 @@ def _rewritten(folder: Path, texts: Mapping[Path, str]) -> tuple[tuple[str, str]
 
 def _plain(found: Findings, folder: Path, texts: Mapping[str, str], kernels: Sequence[str]) -> Findings:
     """Of a folder without build files: programs for nvcc, else kernels; and scripts that compile some when they run."""
-    programs = [name for name, text in texts.items() if MAIN.search(text)]
+    programs = [name for name, text in texts.items() if MAIN.search(text) and not _TORCH.search(text)]
     names, left_out = programs[:MAX_SOURCES], programs[MAX_SOURCES : 10 * MAX_SOURCES]
+    left_out += [name for name, text in texts.items() if MAIN.search(text) and name not in programs]
     extensions, kernel_scripts = gpu_scripts(folder)
     scripts = (*extensions, *kernel_scripts)
     left_out += [name for name in scripts if script_needs_arguments(read_text(folder / name))]

@@ -241,7 +241,7 @@ def _cmake_steps(findings: Findings) -> list[_Step]:
     keep_going = not findings.cmake_tests and _run_alone(findings)
     configure = "rm -rf build/CMakeCache.txt build/CMakeFiles &&\n" * findings.cmake_leftovers
     configure += _PRESETS % ", ".join(map(shlex.quote, findings.cmake_presets)) if findings.cmake_presets else ""
-    configure += f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{variables} &&\n"
+    configure += f"cmake -S . -B build -DCMAKE_BUILD_TYPE=Release{findings.cmake_policy}{variables} &&\n"
     line = "MAKEFLAGS=-k " * keep_going + "cmake --build build --parallel 4"
     steps = [_build(findings, configure + line, "", ("cmake",), keep_going=keep_going)]
     if findings.cmake_tests:

@@ -1132,3 +1132,19 @@ def test_builds_of_kernels_below_the_one_at_the_top_are_named(tmp_path: Path) ->
         folder = repository(tmp_path / str(len(top)), {**files, "Makefile": top + "a: a.cu\n\tnvcc -o a a.cu\n"})
         first_job(folder)
         assert "Found, and not run" not in (folder / "jobs/first.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("least", "old"), [("2.8", True), ("3.0.2", True), ("3.4", True), ("3.0...3.20", False), ("3.18", False)]
+)
+def test_a_project_for_an_old_cmake_is_configured_by_a_new_one(tmp_path: Path, least: str, old: bool) -> None:
+    cmake = f"cmake_minimum_required(VERSION {least})\nproject(p CUDA)\nadd_executable(a a.cu)\n"
+    run = first_job(repository(tmp_path, {"CMakeLists.txt": cmake, "a.cu": CUDA})).steps[0].run
+    assert ("-DCMAKE_POLICY_VERSION_MINIMUM=3.5" in run) is old
+
+
+def test_a_program_with_headers_of_torch_is_named_not_built(tmp_path: Path) -> None:
+    files = {"a.cu": CUDA, "fa1/b.cu": "#include <torch/types.h>\n" + CUDA}
+    job = first_job(repository(tmp_path, files))
+    assert "b.cu" not in job.steps[0].run
+    assert "not run by this job: fa1/b.cu\n" in (tmp_path / "jobs/first.yaml").read_text()

@@ -81,6 +81,10 @@ def test_nvcc(tmp_path: Path, text: str, options: tuple[str, ...], cure: str) ->
         ("OSError: CUDA_HOME environment variable is not set. Please set it", "torch is built for the CPU only"),
         ("CUDA error: an illegal instruction was encountered", "built for another GPU"),
         ("CUDA error at a.cu:12 code=98(cudaErrorInvalidDeviceFunction)", "built for another GPU"),
+        (
+            "CMake Error at CMakeLists.txt:1:\n  Compatibility with CMake < 3.5 has been removed",
+            "POLICY_VERSION_MINIMUM",
+        ),
         ("LookupError: setuptools-scm was unable to detect version for /a", "SETUPTOOLS_SCM_PRETEND_VERSION"),
         ("ModuleNotFoundError: No module named 'expecttest.a'", "-m pip install expecttest"),
         ("E   ModuleNotFoundError: No module named 'cutlass'", "-m pip install nvidia-cutlass-dsl"),

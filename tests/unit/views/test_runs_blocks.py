@@ -38,6 +38,19 @@ def test_the_main_benchmark_stands_for_a_run(three: FileStore) -> None:
     assert headlines(three, []) == {}
 
 
+def test_a_kernel_stands_for_a_run_not_what_is_done_beside_it(store: FileStore) -> None:
+    names = (
+        "Device to host transfer time",
+        "GPU allocation time",
+        "H2D",
+        "Kernel execution time",
+        "aten::copy_ CUDA total",
+    )
+    measured(store, [document(*(entry(name, samples(5.0)) for name in names))])
+    (head,) = headlines(store, store.rows()).values()
+    assert head.benchmark == "Kernel execution time"
+
+
 def test_a_job_is_its_last_run_against_its_best(three: FileStore) -> None:
     rows = three.rows()
     heads = headlines(three, rows)
