@@ -91,8 +91,7 @@ KNOWN = {
         "a Python package is missing on the machine: install it for the Python of the step, "
         '"$FCCTL_PYTHON" -m pip install NAME',
     r"Compatibility with CMake < 3\.5 has been removed":
-        "the project names a CMake version that this CMake no longer supports: cmake "
-        "-DCMAKE_POLICY_VERSION_MINIMUM=3.5, or raise cmake_minimum_required in its CMakeLists.txt",
+        "this CMake refuses a project made for an older one: cmake -DCMAKE_POLICY_VERSION_MINIMUM=3.5",
     r"CMake [\d.]+ or higher is required":
         'the machine\'s CMake is too old: "$FCCTL_PYTHON" -m pip install cmake',
     r"fatal error: \S+: No such file|cannot open source file|\.\./\S*: No such file|not contain a CMakeLists\.txt":
