@@ -200,7 +200,8 @@ _QUERY = """
 
 @dataclass(frozen=True)
 class Headline:
-    """``p50`` and ``reference``, the fastest code beside it that is not ours, in ``unit``."""
+    """``p50`` and ``reference``, of the fastest code beside it that is not ours, in ``unit``; where both were timed in
+    pairs, the reference is by their ratio."""
 
     run_id: str
     benchmark: str
@@ -209,8 +210,6 @@ class Headline:
     variant: str
     p50: float
     reference: float | None = None
-    #: The time over the reference's, as measured in pairs where it was.
-    ratio: float | None = None
     #: The 90th percentile over the median.
     spread: float | None = None
 
@@ -242,11 +241,12 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
     main = {job: _main(names_of) for job, names_of in jobs.items()}
     return {
         run_id: Headline(
-            run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])), ratio, spread
+            run_id, name, mode, unit, variant, p50,
+            p50 / ratio if ratio else beside.get((run_id, mode, name.partition("/")[0])), spread,
         )
         for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours
         if (name, mode) == main[job]
-    }
+    }  # fmt: skip
 
 
 def _main(names: Sequence[tuple[str, str]]) -> tuple[str, str]:
