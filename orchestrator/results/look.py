@@ -194,14 +194,13 @@ _BESIDE = re.compile(
 )
 _QUERY = """
     SELECT run_id, job, benchmark, mode, unit, variant, min(p50), ratio, spread FROM benchmarks
-    WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit ORDER BY run_id
+    WHERE run_id IN ({}) AND reference = {} GROUP BY run_id, benchmark, mode, unit{} ORDER BY run_id
 """
 
 
 @dataclass(frozen=True)
 class Headline:
-    """``p50`` and ``reference``, of the fastest code beside it that is not ours, in ``unit``; where both were timed in
-    pairs, the reference is by their ratio."""
+    """``p50`` and ``reference``, of the fastest code beside it that is not ours, in ``unit``."""
 
     run_id: str
     benchmark: str
@@ -210,6 +209,8 @@ class Headline:
     variant: str
     p50: float
     reference: float | None = None
+    #: The time over the reference's, as measured in pairs where it was.
+    ratio: float | None = None
     #: The 90th percentile over the median.
     spread: float | None = None
 
@@ -230,11 +231,13 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
     run_ids = [row.run_id for row in rows]
     if not run_ids:
         return {}
-    ours, theirs = (store.query(_QUERY.format(", ".join("?" * len(run_ids)), flag), run_ids) for flag in (0, 1))
-    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50, *_ in reversed(theirs)}
-    for run_id, _, name, mode, _, _, p50, *_ in theirs:  # the fastest, by the case that names begin with
-        key = (run_id, mode, name.partition("/")[0])
-        beside[key] = min(p50, beside[key])
+    ours, theirs = (
+        store.query(_QUERY.format(", ".join("?" * len(run_ids)), flag, each), run_ids)
+        for flag, each in ((0, ""), (1, ", place"))
+    )
+    beside: dict[tuple[str, str, str], list[float]] = {}
+    for run_id, _, name, mode, _, _, p50, *_ in theirs:
+        beside.setdefault(_case(run_id, mode, name), []).append(p50)
     jobs: dict[str, list[tuple[str, str]]] = {}
     for _, job, name, mode, *_ in ours:
         jobs.setdefault(job, []).append((name, mode))
@@ -242,11 +245,20 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
     return {
         run_id: Headline(
             run_id, name, mode, unit, variant, p50,
-            p50 / ratio if ratio else beside.get((run_id, mode, name.partition("/")[0])), spread,
+            _nearest(beside.get(_case(run_id, mode, name), []), p50 / ratio if ratio else 0.0), ratio, spread,
         )
         for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours
         if (name, mode) == main[job]
     }  # fmt: skip
+
+
+def _case(run_id: str, mode: str, name: str) -> tuple[str, str, str]:
+    return run_id, mode, name.partition("/")[0]
+
+
+def _nearest(times: Sequence[float], to: float) -> float | None:
+    """The one that was measured beside a time: other steps time the same code again."""
+    return min(times, key=lambda time: abs(time - to), default=None)
 
 
 def _main(names: Sequence[tuple[str, str]]) -> tuple[str, str]:

@@ -38,12 +38,12 @@ def time_text(value: float, unit: str) -> str:
 
 
 def against(headline: Headline) -> str:
-    """``2.27x faster than PyTorch``; empty without a reference."""
+    """``2.27x faster than PyTorch``, as measured in pairs where it was; empty without a reference."""
     return than(_reference_ratio(headline), "PyTorch")
 
 
 def _reference_ratio(headline: Headline) -> float | None:
-    return headline.p50 / headline.reference if headline.reference else None
+    return headline.ratio or (headline.p50 / headline.reference if headline.reference else None)
 
 
 def change(this: Headline, other: Headline, name: str) -> str:

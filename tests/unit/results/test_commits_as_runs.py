@@ -94,8 +94,8 @@ def test_a_list_names_the_ratio_that_was_measured_in_pairs(store: FileStore) -> 
     paired = measured(store, [content, document(*slow)], at=0)
     plain_run = measured(store, [{**content, "comparisons": [{"benchmark": "mission", "ratio": "x"}]}], at=60)
     found = headlines(store, store.rows())
-    assert found[paired].reference == found[paired].p50 / 0.4902
-    assert found[plain_run].reference == pytest.approx(20.6, rel=0.01), "of the medians, where nothing was paired"
+    assert (found[paired].ratio, found[paired].reference) == (0.4902, pytest.approx(20.6, rel=0.01))
+    assert found[plain_run].ratio == pytest.approx(1 / 2.06, rel=0.01), "of the medians, where nothing was paired"
 
 
 def test_runs_are_searched_by_words_and_commits_and_put_in_order(store: FileStore) -> None:
