@@ -147,7 +147,8 @@ def answer(reports: Sequence[Report]) -> Iterator[Text]:
     key, counts = main_row(reports), Text(headlines(reports))
     row = _row(reports[0], key) if len(reports) == 1 and key else None
     if row and row.effect:
-        yield Text(f"{_named(row)}: {_result(row)}", style="answer")
+        why = f": {clean(row.reasons[0], 160)}" if row.verdict == "incomparable" and row.reasons else ""
+        yield Text(f"{_named(row)}: {_result(row)}{why}", style="answer")
         yield Text(f"All benchmarks: {counts.text}")
     else:
         yield replace(counts, style="answer")

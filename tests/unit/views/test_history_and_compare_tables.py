@@ -14,7 +14,7 @@ from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Picture
 from orchestrator.views.figures import microseconds, percent, sparkline
 from orchestrator.views.html import fragment
-from orchestrator.views.tables.compare import markdown, print_comparison
+from orchestrator.views.tables.compare import answer, markdown, print_comparison
 from orchestrator.views.tables.history import page_blocks, print_history, trend_chart
 from tests.support.measured_runs import document, entry, measured, samples, simple
 
@@ -128,6 +128,13 @@ def test_what_a_comparison_rests_on_is_said(store: FileStore) -> None:
     assert "1 slower" in told(runs[0:8:2], runs[1:8:2])
     assert "not interleaved: the verdict allows for a drift of" in told(runs[0:8:2], runs[8:12])
     assert "is the measured difference between runs of the same source on this machine" in told(runs[:1], runs[1:2])
+
+
+def test_the_answer_says_why_two_times_do_not_compare(store: FileStore) -> None:
+    old, new = (measured(store, [simple(9.0, method_version=v)], at=60 * v) for v in (3, 4))
+    (head, counts) = answer(compare_all(store, (old, new)))
+    assert head.text.endswith(", incomparable: different measurement method: v3 before, now v4")
+    assert counts.text == "All benchmarks: 1 incomparable"
 
 
 def test_a_trend_is_by_commit_with_subjects_and_links_and_jobs_and_settings_apart(store: FileStore) -> None:
