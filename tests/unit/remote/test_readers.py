@@ -323,6 +323,25 @@ def test_nvbench_json() -> None:
     assert skipped["error"] == "out of memory"
 
 
+def test_nvbench_on_several_gpus_names_each(written: Written) -> None:
+    """Else one GPU's time would be a repetition of the other's."""
+    raw = json.loads((FIXTURES / "nvbench/cold_and_batch.json").read_text())
+    (bench,) = raw["benchmarks"]
+    bench.update(devices=[0, 1], states=[{**bench["states"][0], "device": device} for device in (0, 1)])
+    found = readers.read("nvbench", written(json.dumps(raw)))["benchmarks"]
+    assert [(one["name"], one["mode"]) for one in found] == [
+        (f"attention[B=1,H=8,S=512,D=64,device={device}]", mode) for device in (0, 1) for mode in ("cold", "batch")
+    ]
+
+
+def test_pytest_benchmarks_of_one_name_in_two_files_are_two(written: Written) -> None:
+    raw = json.loads((FIXTURES / "pytest_benchmark/stats_only.json").read_text())
+    first, other = raw["benchmarks"]
+    raw["benchmarks"] = [first, {**first, "fullname": "test_c.py::test_sum[100]"}, other]
+    found = readers.read("pytest-benchmark", written(json.dumps(raw)))["benchmarks"]
+    assert [one["name"] for one in found] == ["test_b.py::test_sum[100]", "test_c.py::test_sum[100]", "test_sum[1000]"]
+
+
 def test_statistics_agree_with_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     samples = [math.sin(i * 12.9898) * 43758.5453 % 1 for i in range(257)]
