@@ -3,6 +3,7 @@ from; and which runs may be deleted, never one that a tag names."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +192,10 @@ _QUERY = """
 """
 
 
+#: Units of time, in us.
+_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+
+
 @dataclass(frozen=True)
 class Headline:
     """``p50`` and ``reference``, the fastest code beside it that is not ours, in ``unit``."""
@@ -220,26 +225,28 @@ def in_common(store: FileStore, run_id: str, other: str) -> list[str]:
 
 
 def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
-    """By run id; a run that measured nothing has none."""
+    """By run id, each in the unit of its job's newest run; a run that measured nothing has none."""
     run_ids = [row.run_id for row in rows]
     if not run_ids:
         return {}
     ours, theirs = (store.query(_QUERY.format(", ".join("?" * len(run_ids)), flag), run_ids) for flag in (0, 1))
-    beside = {(run_id, mode, name.partition("/")[0]): p50 for run_id, _, name, mode, _, _, p50, *_ in reversed(theirs)}
-    for run_id, _, name, mode, _, _, p50, *_ in theirs:  # the fastest, by the case that names begin with
-        key = (run_id, mode, name.partition("/")[0])
-        beside[key] = min(p50, beside[key])
+    beside: dict[tuple[str, str, str, str], float] = {}
+    for run_id, _, name, mode, unit, _, p50, *_ in theirs:  # the fastest, by the case that names begin with
+        key = (run_id, mode, unit, name.partition("/")[0])
+        beside[key] = min(p50, beside.get(key, p50))
     jobs: dict[str, list[tuple[str, str]]] = {}
     for _, job, name, mode, *_ in ours:
         jobs.setdefault(job, []).append((name, mode))
     main = {job: _main(names_of) for job, names_of in jobs.items()}
-    return {
-        run_id: Headline(
-            run_id, name, mode, unit, variant, p50, beside.get((run_id, mode, name.partition("/")[0])), ratio, spread
-        )
-        for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours
-        if (name, mode) == main[job]
-    }
+    last = {job: unit for _, job, name, mode, unit, *_ in ours if (name, mode) == main[job]}  # of the newest run
+    found = {}
+    for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours:
+        factor = 1.0 if unit == last[job] else _US.get(unit, 0.0) / _US.get(last[job], math.inf)
+        if (name, mode) == main[job] and factor:  # else its figure has no place beside the others
+            reference = beside.get((run_id, mode, unit, name.partition("/")[0]))
+            times = p50 * factor, reference and reference * factor
+            found[run_id] = Headline(run_id, name, mode, last[job], variant, *times, ratio, spread)
+    return found
 
 
 def _main(names: Sequence[tuple[str, str]]) -> tuple[str, str]:

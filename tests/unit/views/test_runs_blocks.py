@@ -55,6 +55,20 @@ def test_a_job_is_its_last_run_against_its_best(three: FileStore) -> None:
     assert only[1] == "first result"
 
 
+def test_runs_in_different_units_are_compared_as_times(store: FileStore) -> None:
+    """0.5 ms, then 510 us, is about the same; before, it was 1020x slower. A unit that is none of time is left out."""
+    for i, (time, unit) in enumerate(((0.5, "ms"), (3.0, "ticks"), (510.0, "us"))):
+        ours, theirs = (entry(f"mission{name}", samples(time, noise=0, seed=i), unit=unit) for name in ("", "/sdpa"))
+        slow = {**theirs, "name": "mission/sdpa-math", "unit": "s", "stats": {**theirs["stats"], "p50": 0.002}}
+        measured(store, [document(ours, theirs, slow)], at=60 * i)
+    rows = store.rows()
+    heads = headlines(store, rows)
+    assert [heads[row.run_id].p50 for row in rows if row.run_id in heads] == pytest.approx([510.0, 500.0])
+    said, _ = answer(rows[0].run_id, rows[1:], heads)
+    assert said.text.startswith("510.0 µs, about the same as the previous run, the best so far (2.0 % slower)")
+    assert said.text.endswith("as fast as PyTorch.")
+
+
 def test_times_that_vary_more_than_they_differ_are_said_to_and_get_no_verdict(store: FileStore) -> None:
     """The sentence stands beside the comparison, which alone says slower or inconclusive."""
     for i in range(2):
