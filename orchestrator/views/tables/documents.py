@@ -135,7 +135,7 @@ def _correctness_line(content: dict[str, Any]) -> Text:
         number(part(content, "summary", key)) for key in ("passed", "total", "skipped", "max_err")
     )
     wrong = passed is None or total is None or passed + (skipped or 0) < total
-    status = "fail" if wrong else "pass" if passed == total else "unavailable"
+    status = "fail" if wrong else "pass" if passed and passed == total else "unavailable"
     words = f"{whole(passed)}/{whole(total)} cases passed"
     words += f", {whole(skipped)} skipped" if skipped else ""
     words += f", largest error {small(worst)}" if worst is not None else ""

@@ -18,7 +18,7 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
 from orchestrator.leases.session_rules import SessionRecord
-from orchestrator.results.documents import load
+from orchestrator.results.documents import Document, Documents, load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
@@ -230,6 +230,25 @@ def test_benchmarks_of_no_common_case_are_not_told_as_one(tmp_path: Path, names:
     entries = [{"name": name, "unit": "us", "stats": {"n": 5, "p50": times[name]}} for name in names]
     report = build([sample(tmp_path, {"bench": {"kind": "benchmark", "benchmarks": entries}})])
     assert said in list(words.verdict(report))
+
+
+@pytest.mark.parametrize(
+    ("summaries", "said"),
+    [
+        ([{"total": 5, "passed": 3}, {"total": 4, "passed": 4, "max_err": 0.5}], "wrong 7/9"),
+        ([{"total": 4, "passed": 4}, {"total": 2, "passed": 1, "skipped": 1}], "passed 5/6, 1 skipped"),
+        ([{"total": 3, "passed": 0, "skipped": 3}], "not checked, 3 skipped"),
+        ([{}], "not checked"),
+    ],
+)
+def test_a_later_report_of_tests_hides_no_failure_and_no_test_is_no_success(
+    tmp_path: Path, summaries: list[dict[str, Any]], said: str
+) -> None:
+    bench = {"kind": "benchmark", "benchmarks": [{"name": "copy", "unit": "us", "stats": {"n": 5, "p50": 10.0}}]}
+    contents: list[dict[str, Any]] = [bench, *({"kind": "correctness", "summary": summary} for summary in summaries)]
+    documents = Documents(tuple(Document("test", one["kind"], "a.json", one) for one in contents))
+    shown = Shown(sample_run.record(), tmp_path, documents)
+    assert f"Its results: {said}." in list(words.verdict(build([shown])))
 
 
 def test_a_run_with_nothing_to_show_is_still_a_page(tmp_path: Path) -> None:
