@@ -429,6 +429,10 @@ def test_times_that_are_printed() -> None:
             "a: 12,5 ms\nb: 0,345 ms\nc: 1,234 us\nd: 1,234,567.5 us\ne: 1.234,5 us\nf: 1,2,3 us\ng: 1'234.5 us\n",
             {"a": [12_500.0], "b": [345.0], "c": [1234.0], "d": [1_234_567.5]},
         ),
+        (  # of a locale with spaces or apostrophes between thousands; "1024 128" are two numbers
+            "a: 1\u202f234 us\nb: 12\u00a0345,5 us\nc: 1\u2019234\u2019567.5 us\nn 1024\u00a0128 us\n",
+            {"a": [1234.0], "b": [12_345.5], "c": [1_234_567.5], "n 1024": [128.0]},
+        ),
         # Alone, a comma before three digits is one of thousands; in a file with decimal commas, one of these.
         ("a: 12,345 ms\nb: 950 ms\n", {"a": [12_345e3], "b": [950e3]}),
         ("a: 12,345 ms\nb: 0,345 ms\nc: 1,234ms, 5 us\n", {"a": [12_345.0], "b": [345.0], "c": [1234.0]}),
