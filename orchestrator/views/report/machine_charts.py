@@ -226,7 +226,7 @@ def _roofline(name: str, gpu: str, ceilings: dict[str, float], rows: list[Row], 
         for r in rows
     )  # fmt: skip
     header = ("", "shape", "FLOP per byte", "TFLOP/s", "of the tensor ceiling", "of roofline")
-    rates = {"DRAM": dram, "L2 cache": l2 or 0.0}
+    rates = {"DRAM": dram, "L2 cache": l2 if l2 and l2 > dram / FAR else 0.0}
     return Chart(name, f"Roofline, {gpu}", caption, _spec(rows, compute, rates), header, cells)
 
 

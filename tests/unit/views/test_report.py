@@ -435,8 +435,12 @@ def test_text_of_a_host_is_no_markdown(tmp_path: Path) -> None:
     {"benchmarks": [{"name": "mission", "variant": name, "stats": {"p50": 5.0}, "roofline": {"tflops": tflops},
                      "shape": {"B": 1, "H": 1, "S": 64, "D": 64}} for name, tflops in (("a", 1e308), ("b", 1e-300))],
      "environment": {"peaks": {"mma_f32_tflops": 500.0, "dram_copy_gbps": 3000.0}}},
+    *({"benchmarks": [{"name": "mission", "variant": name, "stats": {"p50": 5.0}, "roofline": {"tflops": 20.0},
+                       "shape": {"B": 1, "H": 1, "S": size, "D": 64}} for name, size in (("a", 64), ("b", s))],
+       "environment": {"peaks": {"mma_f32_tflops": 500.0, "dram_copy_gbps": 3000.0, "l2_copy_gbps": l2}}}
+      for s, l2 in ((-64, 9e3), (2**1030, 9e3), (64, 1e-308))),
     {"benchmarks": "x", "environment": [], "comparisons": {}},
-], ids=["sizes", "zeroes", "peaks", "rates", "types"])  # fmt: skip
+], ids=["sizes", "zeroes", "peaks", "rates", "negative", "huge", "slow", "types"])  # fmt: skip
 def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, Any]) -> None:
     made = build([sample(tmp_path, {"bench": {"kind": "benchmark", **damage}})])
     html = outputs.render(made, charts(made))
