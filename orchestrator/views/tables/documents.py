@@ -250,17 +250,17 @@ def benchmark(shown: Shown) -> Iterator[Block]:
     made.sort(key=lambda table: modes.index(table.mode))
     timed = [(table, row) for table in made for row in table.ours or table.rows[:1]]
     if timed:
-        units = " / ".join(sorted({unit_name(table.unit) for table in made}))
+        units = sorted({unit_name(table.unit) for table in made})
         kernels = list(dict.fromkeys(row.label for _, row in timed if row.case and not row.sized))
         names = " and ".join(kernels) if len(kernels) <= MAX_NAMES else plural(len(kernels), "kernel")
-        facts = (f"{names} on {made[0].machine}" if names else "", f"times in {units}")
+        facts = (f"{names} on {made[0].machine}" if names else "", f"times in {' / '.join(units)}")
         yield Text(" · ".join(filter(None, facts)), style="soft")
         if known := [_MODES[mode] for mode in modes if mode in _MODES]:
             yield Text(" · ".join(known), style="soft")
         rivals = [
             name for name in dict.fromkeys(row.label for _, row in timed) if any(name in r.against for _, r in timed)
         ]
-        lines = [_cells(table, row, rivals[:RIVALS]) for table, row in timed[:MAX_TIMINGS]]
+        lines = [_cells(table, row, rivals[:RIVALS], own_unit=len(units) > 1) for table, row in timed[:MAX_TIMINGS]]
         yield _timings_grid(lines, is_sdpa={table.rival for table in made} == {"SDPA"})
         yield from more(timed, MAX_TIMINGS)
         yield from _notes([document.content for document in shown.documents.of("benchmark")], made)
@@ -291,10 +291,11 @@ def _timings_grid(lines: Sequence[dict[str, Cell]], *, is_sdpa: bool) -> Grid:
     )  # fmt: skip
 
 
-def _cells(table: Table, row: Row, rivals: Sequence[str]) -> dict[str, Cell]:
+def _cells(table: Table, row: Row, rivals: Sequence[str], *, own_unit: bool) -> dict[str, Cell]:
     timed = [one for one in table.rows if one.is_reference and one.typical]
     best = min(timed, key=lambda one: one.typical or 0.0, default=None)
     name, own = row.case if row.case and not row.sized else row.name, {} if row.is_reference else row.stats
+    name += f", {unit_name(table.unit)}" * own_unit
     flash = any("flash" in one.label for one in timed) and len(timed) > 1
     return {
         "benchmark": Cell(f"{name}: {row.error}" if row.error else name, kind="bad" if row.error else ""),

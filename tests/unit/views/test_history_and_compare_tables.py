@@ -90,6 +90,14 @@ def test_a_side_that_did_not_pass_says_how_it_ended(twenty: FileStore) -> None:
     assert (found.old.endings, found.new.endings) == ("", "incomplete")
 
 
+def test_compared_times_in_several_units_say_which_is_whose(store: FileStore) -> None:
+    entries = [entry(name, samples(10.0), unit=unit) for name, unit in (("load", "ms"), ("copy", "us"))]
+    runs = [measured(store, [document(*entries[:count])], at=60 * i) for i, count in enumerate((2, 2, 1))]
+    for names, wanted in ((runs[:2], ("load, ms", "copy, µs")), (runs[1:], ("load  ",))):
+        print_comparison(compare_all(store, names), out := console(120))
+        assert all(name in printed(out) for name in wanted)
+
+
 def test_facts_that_one_side_alone_has_are_a_line_if_they_are_many(twenty: FileStore) -> None:
     """As where one run has no environment document."""
     runs = [row.run_id for row in twenty.rows()[:2]]
