@@ -17,6 +17,7 @@ from orchestrator.views.dashboard.lists import _gates
 from orchestrator.views.dashboard.pages import _state
 from orchestrator.views.html import fragment
 from orchestrator.views.live_runs import LiveRun
+from orchestrator.views.report import session
 from orchestrator.views.tables.runs import answer, change, failures, jobs_grid, runs_grid
 from tests.support import sample_run
 from tests.support.measured_runs import document, entry, measured, samples, simple
@@ -67,6 +68,17 @@ def test_runs_in_different_units_are_compared_as_times(store: FileStore) -> None
     said, _ = answer(rows[0].run_id, rows[1:], heads)
     assert said.text.startswith("510.0 µs, about the same as the previous run, the best so far (2.0 % slower)")
     assert said.text.endswith("as fast as PyTorch.")
+
+
+def test_the_previous_best_of_a_session_is_of_the_same_benchmark(store: FileStore) -> None:
+    """Not of what the job measured before it was renamed."""
+    for i, name in enumerate(("copy", "copy", "triad")):
+        measured(store, [document(entry(name, samples(3.0 + i)))], at=60 * i)
+    services: Any = SimpleNamespace(store=store)
+    rows = store.rows()
+    for own, before in ((rows[:1], ""), (rows[1:2], rows[2].run_id)):
+        (best,) = session._best(services, own, headlines(store, own))
+        assert (best.run_id, best.before_run) == (own[0].run_id, before)
 
 
 def test_times_that_vary_more_than_they_differ_are_said_to_and_get_no_verdict(store: FileStore) -> None:
