@@ -20,7 +20,7 @@ from orchestrator.views.figures import MARKS, duration, kind, microseconds, smal
 from orchestrator.views.report import model as search
 from orchestrator.views.report.build import rows, tables
 from orchestrator.views.report.model import Row, Table
-from orchestrator.views.report.words import bounds
+from orchestrator.views.report.words import bounds, undecided
 
 #: Rows of a table.
 MAX_ROWS = 40
@@ -317,13 +317,9 @@ def _stat(stats: dict[str, float], key: str) -> str:
 def _ratio(ratio: Ratio | None) -> Cell:
     if ratio is None or ratio.value <= 0:
         return Cell("")
-    if _undecided(ratio):
+    if undecided(ratio):
         return Cell(f"{speed(ratio.value)} ?", bounds(ratio), "doubt")
     return Cell(speed(ratio.value), bounds(ratio), "good" if ratio.value < 1 else "bad")
-
-
-def _undecided(ratio: Ratio) -> bool:
-    return bool(bounds(ratio)) and (ratio.low or 0.0) <= 1 <= (ratio.high or 0.0)
 
 
 def _notes(contents: Sequence[dict[str, Any]], made: Sequence[Table]) -> Iterator[Block]:
@@ -342,5 +338,5 @@ def _notes(contents: Sequence[dict[str, Any]], made: Sequence[Table]) -> Iterato
     for row in rows:
         if row.grade:
             yield Text(f"grade {row.grade.letter} of {row.name}  next: {row.grade.next_step}")
-    if any(_undecided(ratio) for row in rows for ratio in row.against.values()):
+    if any(undecided(ratio) for row in rows for ratio in row.against.values()):
         yield Text("?: the interval contains 1, so no difference was measured", style="soft")

@@ -233,6 +233,25 @@ def test_benchmarks_of_no_common_case_are_not_told_as_one(tmp_path: Path, names:
 
 
 @pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        ((0.97, 0.94, 1.01), "no measured difference to the fastest SDPA"),
+        ((0.97, 0.94, 0.99), "1.03x faster than the fastest SDPA"),
+        ((0.97, None, None), "1.03x faster than the fastest SDPA"),
+    ],
+)
+def test_an_interval_that_holds_1_is_no_difference(tmp_path: Path, ratio: tuple[float | None, ...], said: str) -> None:
+    entries = [{"name": f"mission{name}", "variant": variant, "unit": "us", "stats": {"p50": p50}}
+               for name, variant, p50 in (("", "fused", 9.7), ("/sdpa", "sdpa", 10.0))]  # fmt: skip
+    pair = {"benchmark": "mission", "against": "mission/sdpa"}
+    compared = {**pair, **dict(zip(("ratio", "ci_low", "ci_high"), ratio, strict=True))}
+    bench = {"kind": "benchmark", "benchmarks": entries, "comparisons": [compared]}
+    made = build([sample(tmp_path, {"bench": bench})])
+    assert f"fused takes 9.70 µs on mission: {said}." in list(words.verdict(made))
+    assert f"9.70 µs, {said}" in outputs.markdown(made).replace("\\[", "[")
+
+
+@pytest.mark.parametrize(
     ("summaries", "said"),
     [
         ([{"total": 5, "passed": 3}, {"total": 4, "passed": 4, "max_err": 0.5}], "wrong 7/9"),
