@@ -78,7 +78,8 @@ def print_comparison(reports: Sequence[Report], console: Console) -> None:
 def markdown(reports: Sequence[Report]) -> str:
     """The whole comment."""
     failing, conditions = any(r.failures for r in reports), any(r.conditions for r in reports)
-    sign = "❌" if failing else "✅" if conditions else "ℹ️"
+    known = any(row.verdict in ("faster", "same") for report in reports for row in report.comparison.benchmarks)
+    sign = "❌" if failing else "✅" if conditions and known else "ℹ️"
     head = (MARKER, f"### {sign} Benchmarks: {headlines(reports)}", "")
     failures = [Text(text) for report in reports for text in _failures(report)]
     return "\n".join([*head, *as_markdown([*failures, *all_blocks(reports)])]) + "\n"
