@@ -249,12 +249,13 @@ def test_junit_of_ctest_counts_a_missing_program_as_failed() -> None:
     }  # fmt: skip
 
 
-def test_junit_nan_error_leaves_no_maximum_to_pass_a_gate(written: Written) -> None:
+@pytest.mark.parametrize(("value", "flag"), [("nan", "nan"), ("-nan", "nan"), ("-inf", "inf"), ("Infinity", "inf")])
+def test_junit_nan_error_leaves_no_maximum_to_pass_a_gate(written: Written, value: str, flag: str) -> None:
     case = '<testcase name="{0}"><properties><property name="max_err" value="{1}"/></properties></testcase>'
-    report = written("<testsuite>" + case.format("a", "0.01") + case.format("b", "nan") + "</testsuite>")
+    report = written("<testsuite>" + case.format("a", "0.01") + case.format("b", value) + "</testsuite>")
     document = readers.read("junit", report)
     assert document["summary"]["max_err"] is None
-    assert document["cases"][1]["nan"] == 1
+    assert document["cases"][1][flag] == 1
 
 
 # ------------------------------------------------------------------------------------------------ benchmarks
