@@ -279,6 +279,19 @@ def test_google_benchmark_repetitions() -> None:
     assert not any("BigO" in n or "RMS" in n for n in found)
 
 
+@pytest.mark.parametrize("file", ["repetitions", "aggregates_only"])
+def test_a_time_of_zero_is_no_measurement(written: Written, file: str) -> None:
+    """As a manual time is whose events a failed launch never recorded: a gate on it must not pass."""
+    raw = json.loads((FIXTURES / f"google_benchmark/{file}.json").read_text())
+    name = raw["benchmarks"][0]["run_name"]
+    for item in raw["benchmarks"]:
+        item.update({"real_time": 0.0} if item.get("run_name") == name else {})
+    zero, other = readers.read("google-benchmark", written(json.dumps(raw)))["benchmarks"][:2]
+    assert (zero["name"], zero["error"], zero["stats"]["p50"]) == (name, "its time is not above 0", None)
+    assert "samples" not in zero
+    assert other["stats"]["p50"] > 0
+
+
 def test_google_benchmark_aggregates_only() -> None:
     small, large = read("google-benchmark", "google_benchmark/aggregates_only.json")["benchmarks"]
     assert large["stats"]["p50"] == pytest.approx(1.4231301948863513)
