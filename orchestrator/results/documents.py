@@ -105,11 +105,12 @@ HOST_KEYS = ("cpu_pct", "mem_used_mb")
 
 @dataclass(frozen=True)
 class Sample:
-    """One moment: epoch seconds on the host's clock, finite numbers by key, and why the GPU was slowed, if it was."""
+    """One moment: epoch seconds on the host's clock, finite numbers by key, and why the GPU was slowed, if it was; None
+    if it does not report that."""
 
     time: float
     values: dict[str, float]
-    throttled: tuple[str, ...] = ()
+    throttled: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ def of(raw: list[dict[str, Any]]) -> Series:
             name = name or str(gpu.get("name") or "")
             # Low clocks of an idle GPU are no fault.
             reasons = tuple(str(r)[:60] for r in listed(gpu.get("throttle"))[:8] if r != "gpu_idle")
-            samples.append(Sample(float(sample["time"]), _numbers(gpu, GPU_KEYS), reasons))
+            known = reasons if isinstance(gpu.get("throttle"), list) else None
+            samples.append(Sample(float(sample["time"]), _numbers(gpu, GPU_KEYS), known))
     return Series(tuple(samples), name or "GPU", len(busy))
 
 

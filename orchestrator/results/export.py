@@ -21,7 +21,7 @@ from orchestrator.base import run_id as ids
 from orchestrator.base.clock import Clock, epoch, iso
 from orchestrator.base.errors import ConflictError, FcctlError, NotFoundError, UsageError
 from orchestrator.base.json_text import pick
-from orchestrator.base.sanitize import clean, csv_cell, finite, part, worded
+from orchestrator.base.sanitize import clean, csv_cell, finite, number, part, worded
 from orchestrator.results.archive import Imported
 from orchestrator.results.documents import Document
 from orchestrator.results.look import Shown
@@ -98,7 +98,7 @@ def _pairs(found: list[Timing]) -> dict[str, tuple[Timing, Timing | None]]:
 
 
 def _result(ours: Timing, theirs: Timing | None) -> dict[str, Any]:
-    speedup = theirs.p50 / ours.p50 if theirs and theirs.p50 and ours.p50 else None
+    speedup = number(theirs.p50 / ours.p50) if theirs and theirs.p50 and ours.p50 else None
     return {"flashcore": _stats(ours), "pytorch": _stats(theirs) if theirs else None, "speedup": speedup}
 
 

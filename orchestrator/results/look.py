@@ -3,6 +3,7 @@ from; and which runs may be deleted, never one that a tag names."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -198,6 +199,10 @@ _QUERY = """
 """
 
 
+#: Units of time, in us.
+_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+
+
 @dataclass(frozen=True)
 class Headline:
     """``p50`` and ``reference``, of the fastest code beside it that is not ours, in ``unit``."""
@@ -227,7 +232,7 @@ def in_common(store: FileStore, run_id: str, other: str) -> list[str]:
 
 
 def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
-    """By run id; a run that measured nothing has none."""
+    """By run id, each in the unit of its job's newest run; a run that measured nothing has none."""
     run_ids = [row.run_id for row in rows]
     if not run_ids:
         return {}
@@ -235,30 +240,24 @@ def headlines(store: FileStore, rows: Iterable[RunRow]) -> dict[str, Headline]:
         store.query(_QUERY.format(", ".join("?" * len(run_ids)), flag, each), run_ids)
         for flag, each in ((0, ""), (1, ", place"))
     )
-    beside: dict[tuple[str, str, str], list[float]] = {}
-    for run_id, _, name, mode, _, _, p50, *_ in theirs:
-        beside.setdefault(_case(run_id, mode, name), []).append(p50)
+    beside: dict[tuple[str, str, str, str], list[float]] = {}
+    for run_id, _, name, mode, unit, _, p50, *_ in theirs:  # by the case that names begin with
+        beside.setdefault((run_id, mode, unit, name.partition("/")[0]), []).append(p50)
     jobs: dict[str, list[tuple[str, str]]] = {}
     for _, job, name, mode, *_ in ours:
         jobs.setdefault(job, []).append((name, mode))
     main = {job: _main(names_of) for job, names_of in jobs.items()}
-    return {
-        run_id: Headline(
-            run_id, name, mode, unit, variant, p50,
-            _nearest(beside.get(_case(run_id, mode, name), []), p50 / ratio if ratio else 0.0), ratio, spread,
-        )
-        for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours
-        if (name, mode) == main[job]
-    }  # fmt: skip
-
-
-def _case(run_id: str, mode: str, name: str) -> tuple[str, str, str]:
-    return run_id, mode, name.partition("/")[0]
-
-
-def _nearest(times: Sequence[float], to: float) -> float | None:
-    """The one that was measured beside a time: other steps time the same code again."""
-    return min(times, key=lambda time: abs(time - to), default=None)
+    last = {job: unit for _, job, name, mode, unit, *_ in ours if (name, mode) == main[job]}  # of the newest run
+    found = {}
+    for run_id, job, name, mode, unit, variant, p50, ratio, spread in ours:
+        factor = 1.0 if unit == last[job] else _US.get(unit, 0.0) / _US.get(last[job], math.inf)
+        if (name, mode) == main[job] and factor:  # else its figure has no place beside the others
+            near = p50 / ratio if ratio else 0.0  # other steps time the same code again
+            others = beside.get((run_id, mode, unit, name.partition("/")[0]), ())
+            reference = min(others, key=lambda time: abs(time - near), default=None)
+            times = factor * p50, reference and factor * reference
+            found[run_id] = Headline(run_id, name, mode, last[job], variant, *times, ratio, spread)
+    return found
 
 
 def _main(names: Sequence[tuple[str, str]]) -> tuple[str, str]:

@@ -105,10 +105,10 @@ def method_of(document: dict[str, Any]) -> str:
 
 
 def shape_of(value: object) -> dict[str, int] | None:
-    """``{B, H, S, D}`` if ``value`` is that."""
+    """``{B, H, S, D}`` if ``value`` is that, of sizes that can be."""
     if not isinstance(value, dict):
         return None
-    sizes = {k: value[k] for k in "BHSD" if type(value.get(k)) is int}
+    sizes = {k: value[k] for k in "BHSD" if type(value.get(k)) is int and 0 < value[k] < 2**31}
     return sizes if len(sizes) == 4 else None
 
 

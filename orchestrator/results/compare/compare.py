@@ -197,8 +197,9 @@ def busy(seen: Series, step: StepRecord | None) -> GpuActivity:
     clocks = [s.values["sm_mhz"] for s in at_work if "sm_mhz" in s.values]
     if not clocks:
         return GpuActivity()
-    throttled = sum(bool(THROTTLES.intersection(s.throttled)) for s in at_work)
-    return GpuActivity(median(clocks), throttled >= THROTTLED_SHARE * len(at_work))
+    reasons = [s.throttled for s in at_work if s.throttled is not None]
+    throttled = sum(bool(THROTTLES.intersection(of)) for of in reasons)
+    return GpuActivity(median(clocks), throttled >= THROTTLED_SHARE * len(reasons) if reasons else None)
 
 
 def _history(store: FileStore, old: ComparedSide, new: ComparedSide) -> Callable[[Key], Spread | None]:

@@ -90,7 +90,9 @@ BACKENDS = {"flash": "flash", "math": "math", "cudnn": "cuDNN", "efficient": "ef
 
 def rows(shown: Shown, *, several: bool) -> Iterator[Row]:
     """Every timing of a run's benchmark documents; with the end of the run's id, where the report has ``several``."""
-    checks = {label(d): _correctness(d.content) for d in shown.documents.of("correctness")}
+    checks: dict[str, Correctness] = {}
+    for report in shown.documents.of("correctness"):  # several of one kernel are added up
+        checks[label(report)] = _correctness(report.content, checks.get(label(report)))
     only = next(iter(checks.values())) if len(checks) == 1 else None
     suffix = f" ({shown.record.run_id[-6:]})" if several else ""
     imported = f" ({UNVERIFIED})" if shown.record.status == IMPORTED else ""
@@ -178,11 +180,12 @@ def _arranged(members: list[Row]) -> list[Row]:
     return [*ours, *sorted(references.values(), key=lambda r: r.typical or 0.0)]
 
 
-def _correctness(content: dict[str, Any]) -> Correctness:
+def _correctness(content: dict[str, Any], before: Correctness | None) -> Correctness:
     passed, total, skipped, worst = (
         number(part(content, "summary", key)) for key in ("passed", "total", "skipped", "max_err")
     )
-    return Correctness(int(passed or 0), int(total or 0), worst, int(skipped or 0))
+    one = Correctness(int(passed or 0), int(total or 0), worst, int(skipped or 0))
+    return one if before is None else before.with_more(one)
 
 
 def build(shown: Iterable[Shown], comparison: Iterable[Comparison] = ()) -> Report:

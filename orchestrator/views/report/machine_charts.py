@@ -226,7 +226,7 @@ def _roofline(name: str, gpu: str, ceilings: dict[str, float], rows: list[Row], 
         for r in rows
     )  # fmt: skip
     header = ("", "shape", "FLOP per byte", "TFLOP/s", "of the tensor ceiling", "of roofline")
-    rates = {"DRAM": dram, "L2 cache": l2 or 0.0}
+    rates = {"DRAM": dram, "L2 cache": l2 if l2 and l2 > dram / FAR else 0.0}
     return Chart(name, f"Roofline, {gpu}", caption, _spec(rows, compute, rates), header, cells)
 
 
@@ -359,12 +359,12 @@ def _telemetry_caption(run: RunPart) -> str:
     series = run.telemetry
     where = f"{series.gpu}{f' (the busiest of {series.gpus})' if series.gpus > 1 else ''}" if series.gpu else ""
     caption = f"{where or 'The machine'} during the run, in seconds since its start; the steps are above."
-    slowed = sum(1 for s in series.samples if s.throttled)
-    if slowed:
-        reasons = ", ".join(sorted({r.replace("_", " ") for s in series.samples for r in s.throttled}))
+    if slowed := sum(1 for s in series.samples if s.throttled):
+        reasons = ", ".join(sorted({r.replace("_", " ") for s in series.samples for r in s.throttled or ()}))
         red = f"{slowed} of {len(series.samples)} samples, in red ({clean(reasons)})"
         return f"{caption} The clocks were throttled in {red}."
-    return f"{caption} The clocks were never throttled." if series.gpu else caption
+    known = series.gpu and all(s.throttled is not None for s in series.samples)
+    return f"{caption} The clocks were never throttled." if known else caption
 
 
 def _points(samples: tuple[Sample, ...], key: str, origin: float) -> list[Spec]:

@@ -91,8 +91,16 @@ class Correctness:
     max_err: float | None = None
     skipped: int = 0
 
+    def with_more(self, other: Correctness) -> Correctness:
+        """The results of both together."""
+        worst = max((one.max_err for one in (self, other) if one.max_err is not None), default=None)
+        counts = self.passed + other.passed, self.total + other.total
+        return Correctness(*counts, worst, self.skipped + other.skipped)
+
     @property
     def status(self) -> str:
+        if self.passed == 0 and self.skipped >= self.total:
+            return f"not checked, {self.skipped} skipped" if self.skipped else "not checked"
         if self.skipped and self.passed + self.skipped >= self.total:
             return f"passed {self.passed}/{self.total}, {self.skipped} skipped"
         return f"{'correct' if self.passed == self.total else 'wrong'} {self.passed}/{self.total}"

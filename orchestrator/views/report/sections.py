@@ -30,7 +30,7 @@ from orchestrator.views.blocks import (
     Text,
     plain,
 )
-from orchestrator.views.figures import against, duration, gate_value, kind, microseconds, small, speed, unit_name, usd
+from orchestrator.views.figures import duration, gate_value, kind, microseconds, small, speed, unit_name, usd
 from orchestrator.views.report import words
 from orchestrator.views.report.build import profile_blocks
 from orchestrator.views.report.charts import sizes_grid
@@ -142,7 +142,7 @@ def _over_baseline(row: Row, table: Table) -> str:
 
 
 def _faster(ratio: Ratio | None, name: str) -> str:
-    return f", {against(ratio.value, name)} {words.bounds(ratio)}".rstrip() if ratio and ratio.value > 0 else ""
+    return f", {words.than(ratio, name)} {words.bounds(ratio)}".rstrip() if ratio and ratio.value > 0 else ""
 
 
 def timings(table: Table, report: Report) -> Grid:

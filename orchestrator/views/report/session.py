@@ -165,7 +165,9 @@ def _best(services: Services, rows: Sequence[RunRow], heads: dict[str, Headline]
             for row in services.store.rows(job=job, limit=EARLIER)
             if row.created < runs[0].created and (row.gpu or row.target) == gpu
         ]
-        known = min(compared(earlier, headlines(services.store, earlier)), key=lambda head: head.p50, default=None)
+        others = compared(earlier, headlines(services.store, [*earlier, *runs]))
+        same = [head for head in others if (head.benchmark, head.mode) == (first.benchmark, first.mode)]
+        known = min(same, key=lambda head: head.p50, default=None)
         before = (time_text(known.p50, known.unit), known.run_id) if known else ()
         yield Best(clean(job, 60), first.run_id, time_text(first.p50, first.unit), against(first), *before)
 

@@ -78,7 +78,8 @@ def print_comparison(reports: Sequence[Report], console: Console) -> None:
 def markdown(reports: Sequence[Report]) -> str:
     """The whole comment."""
     failing, conditions = any(r.failures for r in reports), any(r.conditions for r in reports)
-    sign = "❌" if failing else "✅" if conditions else "ℹ️"
+    known = any(row.verdict in ("faster", "same") for report in reports for row in report.comparison.benchmarks)
+    sign = "❌" if failing else "✅" if conditions and known else "ℹ️"
     head = (MARKER, f"### {sign} Benchmarks: {headlines(reports)}", "")
     failures = [Text(text) for report in reports for text in _failures(report)]
     return "\n".join([*head, *as_markdown([*failures, *all_blocks(reports)])]) + "\n"
@@ -229,15 +230,16 @@ def _side(side: ComparedSide) -> Cell:
 
 
 def verdicts(rows: Sequence[Compared]) -> Grid:
-    units = "/".join(sorted({clean(unit_name(r.unit), 8) for r in rows}))
+    units = sorted({clean(unit_name(r.unit), 8) for r in rows})
+    shown = [clean(r.name, 48) + f", {clean(unit_name(r.unit), 8)}" * (len(units) > 1) for r in rows]
     names = [key for key in ("mode", "variant") if len({getattr(row, key) for row in rows}) > 1]
-    figures = (f"old {units}".rstrip(), "new", "change", "95 % interval", "p (Holm)", "basis")
+    figures = (f"old {'/'.join(units)}".rstrip(), "new", "change", "95 % interval", "p (Holm)", "basis")
     header = ("verdict", "benchmark", *names, *figures)
     least_needed = ("variant", "basis", "p (Holm)", "mode", "95 % interval", "new")
     return Grid(
         header,
-        tuple((Cell(r.verdict, kind="status"), clean(r.name, 48), *(clean(getattr(r, key), 24) for key in names),
-               *_figures(r)) for r in rows),
+        tuple((Cell(r.verdict, kind="status"), name, *(clean(getattr(r, key), 24) for key in names), *_figures(r))
+              for name, r in zip(shown, rows, strict=True)),
         "Time of the new side over the old one's; above 0 % is slower",
         numbers=tuple(range(2 + len(names), len(header))),
         optional=tuple(header.index(name) for name in least_needed if name in header),

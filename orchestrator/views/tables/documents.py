@@ -20,7 +20,7 @@ from orchestrator.views.figures import MARKS, duration, kind, microseconds, smal
 from orchestrator.views.report import model as search
 from orchestrator.views.report.build import rows, tables
 from orchestrator.views.report.model import Row, Table
-from orchestrator.views.report.words import bounds
+from orchestrator.views.report.words import bounds, undecided
 
 #: Rows of a table.
 MAX_ROWS = 40
@@ -138,7 +138,7 @@ def _correctness_line(content: dict[str, Any]) -> Text:
         number(part(content, "summary", key)) for key in ("passed", "total", "skipped", "max_err")
     )
     wrong = passed is None or total is None or passed + (skipped or 0) < total
-    status = "fail" if wrong else "pass" if passed == total else "unavailable"
+    status = "fail" if wrong else "pass" if passed and passed == total else "unavailable"
     words = f"{whole(passed)}/{whole(total)} cases passed"
     words += f", {whole(skipped)} skipped" if skipped else ""
     words += f", largest error {small(worst)}" if worst is not None else ""
@@ -269,17 +269,17 @@ def benchmark(shown: Shown) -> Iterator[Block]:
     made.sort(key=lambda table: modes.index(table.mode))
     timed = [(table, row) for table in made for row in table.ours or table.rows[:1]]
     if timed:
-        units = " / ".join(sorted({unit_name(table.unit) for table in made}))
+        units = sorted({unit_name(table.unit) for table in made})
         kernels = list(dict.fromkeys(row.label for _, row in timed if row.case and not row.sized))
         names = " and ".join(kernels) if len(kernels) <= MAX_NAMES else plural(len(kernels), "kernel")
-        facts = (f"{names} on {made[0].machine}" if names else "", f"times in {units}")
+        facts = (f"{names} on {made[0].machine}" if names else "", f"times in {' / '.join(units)}")
         yield Text(" · ".join(filter(None, facts)), style="soft")
         if known := [_MODES[mode] for mode in modes if mode in _MODES]:
             yield Text(" · ".join(known), style="soft")
         rivals = [
             name for name in dict.fromkeys(row.label for _, row in timed) if any(name in r.against for _, r in timed)
         ]
-        lines = [_cells(table, row, rivals[:RIVALS]) for table, row in timed[:MAX_TIMINGS]]
+        lines = [_cells(table, row, rivals[:RIVALS], own_unit=len(units) > 1) for table, row in timed[:MAX_TIMINGS]]
         yield _timings_grid(lines, is_sdpa={table.rival for table in made} == {"SDPA"})
         yield from more(timed, MAX_TIMINGS)
         yield from _notes([document.content for document in shown.documents.of("benchmark")], made)
@@ -310,10 +310,11 @@ def _timings_grid(lines: Sequence[dict[str, Cell]], *, is_sdpa: bool) -> Grid:
     )  # fmt: skip
 
 
-def _cells(table: Table, row: Row, rivals: Sequence[str]) -> dict[str, Cell]:
+def _cells(table: Table, row: Row, rivals: Sequence[str], *, own_unit: bool) -> dict[str, Cell]:
     timed = [one for one in table.rows if one.is_reference and one.typical]
     best = min(timed, key=lambda one: one.typical or 0.0, default=None)
     name, own = row.case if row.case and not row.sized else row.name, {} if row.is_reference else row.stats
+    name += f", {unit_name(table.unit)}" * own_unit
     flash = any("flash" in one.label for one in timed) and len(timed) > 1
     return {
         "benchmark": Cell(f"{name}: {row.error}" if row.error else name, kind="bad" if row.error else ""),
@@ -335,13 +336,9 @@ def _stat(stats: dict[str, float], key: str) -> str:
 def _ratio(ratio: Ratio | None) -> Cell:
     if ratio is None or ratio.value <= 0:
         return Cell("")
-    if _undecided(ratio):
+    if undecided(ratio):
         return Cell(f"{speed(ratio.value)} ?", bounds(ratio), "doubt")
     return Cell(speed(ratio.value), bounds(ratio), "good" if ratio.value < 1 else "bad")
-
-
-def _undecided(ratio: Ratio) -> bool:
-    return bool(bounds(ratio)) and (ratio.low or 0.0) <= 1 <= (ratio.high or 0.0)
 
 
 def _notes(contents: Sequence[dict[str, Any]], made: Sequence[Table]) -> Iterator[Block]:
@@ -360,5 +357,5 @@ def _notes(contents: Sequence[dict[str, Any]], made: Sequence[Table]) -> Iterato
     for row in rows:
         if row.grade:
             yield Text(f"grade {row.grade.letter} of {row.name}  next: {row.grade.next_step}")
-    if any(_undecided(ratio) for row in rows for ratio in row.against.values()):
+    if any(undecided(ratio) for row in rows for ratio in row.against.values()):
         yield Text("?: the interval contains 1, so no difference was measured", style="soft")

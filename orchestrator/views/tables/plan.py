@@ -276,7 +276,7 @@ def gap_text(goal: Goal) -> str:
         return "met"
     if goal.gap is None:
         return "another gate of the step failed" if goal.beside_a_failure else ""
-    if goal.op in (">", ">=", "=="):
+    if goal.op in (">", ">=") or (goal.op == "==" and (goal.best or 0.0) < (goal.limit or 0.0)):
         return f"{100 * goal.gap:.0f} % under"
     return f"{1 + goal.gap:.1f}x the target" if goal.gap >= 1 else f"{100 * goal.gap:.0f} % over"
 

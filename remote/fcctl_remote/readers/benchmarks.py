@@ -13,6 +13,7 @@ metrics: a JSON object of numbers, the simplest thing a script can write.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -97,6 +98,10 @@ def _counters(items: list[dict[str, Any]]) -> dict[str, float]:
 
 def pytest_benchmark(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
     items = _items(path, "pytest-benchmark", "machine_info", "write one with pytest --benchmark-json=FILE")
+    names = Counter(str(item.get("name")) for item, _ in items)
+    for item, _ in items:
+        if names[str(item.get("name"))] > 1 and item.get("fullname"):  # tests of several files
+            item["name"] = item["fullname"]
     return source.document([_pytest_entry(*item) for item in items], "pytest-benchmark")
 
 
@@ -156,6 +161,9 @@ def nvbench(path: str, env: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG00
 def _state(bench: dict[str, Any], state: dict[str, Any]) -> Iterator[dict[str, Any]]:
     values = state.get("axis_values")
     axes = [v for v in (values[:50] if isinstance(values, list) else []) if isinstance(v, dict) and "name" in v]
+    devices = bench.get("devices")
+    if isinstance(devices, list) and len(devices) > 1:  # each state runs on all of them
+        axes.append({"name": "device", "value": state.get("device")})
     params = _plain((v["name"], _whole(v.get("value")) if v.get("type") == "int64" else v.get("value")) for v in axes)
     name = clean(bench.get("name", "?"), 200)
     if params:

@@ -149,8 +149,9 @@ def _property(case: dict[str, Any], name: str, value: str) -> None:
     if name in _FIGURES:
         number = finite(value)
         # "nan" as an error is no figure, and must not be lost either: such a case has NaNs in its output.
-        if number is None and name.endswith("err") and value.strip().lower() in ("nan", "inf", "-inf"):
-            case["nan" if "nan" in value.lower() else "inf"] = 1
+        word = value.strip().lower().lstrip("+-")  # C prints -nan
+        if number is None and name.endswith("err") and word.startswith(("nan", "inf")):
+            case[word[:3]] = 1
         case[name] = int(number) if number is not None and name in ("seed", "nan", "inf") else number
     elif name == "shape" and source.shape(value):
         case["shape"] = source.shape(value)

@@ -162,6 +162,11 @@ def document(benchmarks: list[dict[str, Any]], tool: str) -> dict[str, Any]:
     if not benchmarks:
         hint = "check that the benchmark's filter matches at least one"
         raise ReaderError("contains no benchmark", hint, empty=True)
+    for entry in benchmarks:
+        times = [entry["stats"][name] for name in ("min", "p50", "mean")]
+        if any(time is not None and time <= 0 for time in times):  # no measurement, and no gate passes on it
+            entry.update(stats=statistics_us([]), error="its time is not above 0")
+            entry.pop("samples", None)
     return {"kind": "benchmark", "tool": tool, "benchmarks": benchmarks, "comparisons": []}
 
 

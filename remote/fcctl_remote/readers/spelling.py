@@ -32,6 +32,8 @@ _MINUTES = re.compile(
     r"(?<!real\s)(?<!user\s)(?<!sys\s)(?<![\w.:,+-])(?:(\d{1,4})\s?h(?:(?:ou)?rs?)?,?\s?)?"
     r"(\d{1,6})\s?m(?:in(?:ute)?s?)?,?\s?(?:and\s)?(\d{1,2}(?:\.\d{1,9})?)\s?(?=s(?:ec(?:ond)?s?)?\b)"
 )
+#: Thousands with no-break or thin spaces, as in French, or with the Swiss apostrophe.
+_SPACED = re.compile("(?<![\\w.,])[1-9]\\d{0,2}(?:[\u00a0\u202f\u2009\u2019]\\d{3})+(?!\\d)")
 _POWER_OF_TEN = re.compile(r"(?<=\d)\s?[x×*]\s?10\^(?=[+-]?\d{1,2}\b)")
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE].*)?")
 _DECIMALS = re.compile(r"\d+,\d+(?:[eE].*)?")
@@ -45,7 +47,8 @@ _AMBIGUOUS = re.compile(r"(?<![\w.,])(\d{1,3}),(\d{3})(?=%s)" % _UNIT)
 def plain(line: str) -> str:
     """``line`` as a terminal shows it at last, without colours and what was printed over; minutes become seconds,
     ``1.5x10^9`` 1.5e9."""
-    return _POWER_OF_TEN.sub("e", _MINUTES.sub(_seconds, without_escapes(line).rpartition("\r")[2]))
+    line = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), without_escapes(line).rpartition("\r")[2])
+    return _POWER_OF_TEN.sub("e", _MINUTES.sub(_seconds, line))
 
 
 def _seconds(found: "re.Match[str]") -> str:

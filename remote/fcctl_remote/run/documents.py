@@ -201,7 +201,8 @@ def by_kind(documents: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Two documents of one kind as gates see them: lists joined, objects merged, the later value elsewhere.
 
-    Two correctness summaries are added up, so that no failed case hides behind a later document.
+    Two correctness summaries are added up, and of two builds the worse total counts, so that nothing that failed hides
+    behind a later document.
     """
     merged = dict(first)
     for key, value in second.items():
@@ -209,21 +210,37 @@ def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
         if isinstance(present, list) and isinstance(value, list):
             merged[key] = present + value
         elif key == "summary" and isinstance(present, dict) and isinstance(value, dict):
-            merged[key] = _sum(present, value)
+            merged[key] = _sum(first, second)
+        elif key == "totals" and isinstance(present, dict) and isinstance(value, dict):
+            merged[key] = {name: _worse(present.get(name), value.get(name)) for name in {**present, **value}}
         elif isinstance(present, dict) and isinstance(value, dict):
             merged[key] = {**present, **value}
         else:
-            merged[key] = value
+            merged[key] = value and present if key == "complete" and key in merged else value
     return merged
 
 
+def _worse(one: Any, other: Any) -> Any:
+    """The larger of two numbers; null if one of them is unknown."""
+    return max(one, other) if isinstance(one, (int, float)) and isinstance(other, (int, float)) else None
+
+
 def _sum(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    total = {**first, **second}
+    """The summaries of two documents as one."""
+    parts = first["summary"], second["summary"]
+    total = {**parts[0], **parts[1]}
     for key in ("total", "passed", "failed", "skipped", "warnings", "errors"):
-        if isinstance(first.get(key), int) and isinstance(second.get(key), int):
-            total[key] = first[key] + second[key]
+        if all(isinstance(part.get(key), int) for part in parts):
+            total[key] = sum(part[key] for part in parts)
+    cases = [case for document in (first, second) for case in _objects(document.get("cases"))]
     for key in ("max_err", "mean_err"):
-        numbers = [part[key] for part in (first, second) if isinstance(part.get(key), (int, float))]
-        if numbers:
+        numbers = [part[key] for part in parts if isinstance(part.get(key), (int, float))]
+        if any(case.get(key, 0) is None and (case.get("nan") or case.get("inf")) for case in cases):
+            total[key] = None  # as the reader leaves it: no gate passes on the others
+        elif numbers:
             total[key] = max(numbers, key=lambda number: (math.isnan(number), number))  # a NaN beats every number
     return total
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -352,6 +352,25 @@ def test_documents_of_one_kind_are_merged_without_hiding_a_failure() -> None:
         assert documents.merge(*pair)["summary"]["max_err"] != documents.merge(*pair)["summary"]["max_err"]
 
 
+def test_an_error_that_is_nan_does_not_hide_behind_a_later_report() -> None:
+    """The reader of JUnit leaves the maximum out then, so that no gate passes on the other cases."""
+    nan = {"kind": "correctness", "cases": [{"max_err": None, "nan": 1}], "summary": {"max_err": None}}
+    fine = {"kind": "correctness", "cases": [{"max_err": 0.001}], "summary": {"max_err": 0.001}}
+    none = {"kind": "correctness", "cases": [{"name": "no figure"}], "summary": {"max_err": None}}
+    for some, expected in (((nan, fine), None), ((fine, nan), None), ((none, fine), 0.001), ((nan, fine, none), None)):
+        merged = documents.by_kind(dict(one) for one in some)["correctness"]
+        assert merged["summary"]["max_err"] == expected
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_builds_the_worse_total_counts(order: int) -> None:
+    spills = {"kind": "build", "complete": False, "totals": {"max_spill_store_bytes": 8, "max_registers": None}}
+    clean = {"kind": "build", "complete": True, "totals": {"max_spill_store_bytes": 0, "max_registers": 40}}
+    merged = documents.merge(*[spills, clean][::order])
+    assert merged["totals"] == {"max_spill_store_bytes": 8, "max_registers": None}
+    assert merged["complete"] is False
+
+
 def test_every_kind_but_tuning_has_a_shape() -> None:
     assert set(documents.SHAPES) == set(wire.DOCUMENT_KINDS) - {"tuning"}
 

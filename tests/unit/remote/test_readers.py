@@ -249,12 +249,13 @@ def test_junit_of_ctest_counts_a_missing_program_as_failed() -> None:
     }  # fmt: skip
 
 
-def test_junit_nan_error_leaves_no_maximum_to_pass_a_gate(written: Written) -> None:
+@pytest.mark.parametrize(("value", "flag"), [("nan", "nan"), ("-nan", "nan"), ("-inf", "inf"), ("Infinity", "inf")])
+def test_junit_nan_error_leaves_no_maximum_to_pass_a_gate(written: Written, value: str, flag: str) -> None:
     case = '<testcase name="{0}"><properties><property name="max_err" value="{1}"/></properties></testcase>'
-    report = written("<testsuite>" + case.format("a", "0.01") + case.format("b", "nan") + "</testsuite>")
+    report = written("<testsuite>" + case.format("a", "0.01") + case.format("b", value) + "</testsuite>")
     document = readers.read("junit", report)
     assert document["summary"]["max_err"] is None
-    assert document["cases"][1]["nan"] == 1
+    assert document["cases"][1][flag] == 1
 
 
 # ------------------------------------------------------------------------------------------------ benchmarks
@@ -276,6 +277,19 @@ def test_google_benchmark_repetitions() -> None:
     assert found["BM_broken"]["error"] == "no GPU here"
     assert found["BM_broken"]["stats"]["p50"] is None
     assert not any("BigO" in n or "RMS" in n for n in found)
+
+
+@pytest.mark.parametrize("file", ["repetitions", "aggregates_only"])
+def test_a_time_of_zero_is_no_measurement(written: Written, file: str) -> None:
+    """As a manual time is whose events a failed launch never recorded: a gate on it must not pass."""
+    raw = json.loads((FIXTURES / f"google_benchmark/{file}.json").read_text())
+    name = raw["benchmarks"][0]["run_name"]
+    for item in raw["benchmarks"]:
+        item.update({"real_time": 0.0} if item.get("run_name") == name else {})
+    zero, other = readers.read("google-benchmark", written(json.dumps(raw)))["benchmarks"][:2]
+    assert (zero["name"], zero["error"], zero["stats"]["p50"]) == (name, "its time is not above 0", None)
+    assert "samples" not in zero
+    assert other["stats"]["p50"] > 0
 
 
 def test_google_benchmark_aggregates_only() -> None:
@@ -321,6 +335,25 @@ def test_nvbench_json() -> None:
     assert cold["stats"]["p50"] is None
     assert (batch["stats"]["n"], batch["stats"]["mean"]) == (20000, pytest.approx(21.0))
     assert skipped["error"] == "out of memory"
+
+
+def test_nvbench_on_several_gpus_names_each(written: Written) -> None:
+    """Else one GPU's time would be a repetition of the other's."""
+    raw = json.loads((FIXTURES / "nvbench/cold_and_batch.json").read_text())
+    (bench,) = raw["benchmarks"]
+    bench.update(devices=[0, 1], states=[{**bench["states"][0], "device": device} for device in (0, 1)])
+    found = readers.read("nvbench", written(json.dumps(raw)))["benchmarks"]
+    assert [(one["name"], one["mode"]) for one in found] == [
+        (f"attention[B=1,H=8,S=512,D=64,device={device}]", mode) for device in (0, 1) for mode in ("cold", "batch")
+    ]
+
+
+def test_pytest_benchmarks_of_one_name_in_two_files_are_two(written: Written) -> None:
+    raw = json.loads((FIXTURES / "pytest_benchmark/stats_only.json").read_text())
+    first, other = raw["benchmarks"]
+    raw["benchmarks"] = [first, {**first, "fullname": "test_c.py::test_sum[100]"}, other]
+    found = readers.read("pytest-benchmark", written(json.dumps(raw)))["benchmarks"]
+    assert [one["name"] for one in found] == ["test_b.py::test_sum[100]", "test_c.py::test_sum[100]", "test_sum[1000]"]
 
 
 def test_statistics_agree_with_numpy() -> None:
@@ -409,6 +442,10 @@ def test_times_that_are_printed() -> None:
         (  # of a locale with a decimal comma
             "a: 12,5 ms\nb: 0,345 ms\nc: 1,234 us\nd: 1,234,567.5 us\ne: 1.234,5 us\nf: 1,2,3 us\ng: 1'234.5 us\n",
             {"a": [12_500.0], "b": [345.0], "c": [1234.0], "d": [1_234_567.5]},
+        ),
+        (  # of a locale with spaces or apostrophes between thousands; "1024 128" are two numbers
+            "a: 1\u202f234 us\nb: 12\u00a0345,5 us\nc: 1\u2019234\u2019567.5 us\nn 1024\u00a0128 us\n",
+            {"a": [1234.0], "b": [12_345.5], "c": [1_234_567.5], "n 1024": [128.0]},
         ),
         # Alone, a comma before three digits is one of thousands; in a file with decimal commas, one of these.
         ("a: 12,345 ms\nb: 950 ms\n", {"a": [12_345e3], "b": [950e3]}),

@@ -12,6 +12,9 @@ from orchestrator.results import documents
 from orchestrator.results.compare.compare import busy
 from orchestrator.results.compare.rows import GpuActivity
 from orchestrator.results.records import StepRecord
+from orchestrator.views.report.machine_charts import telemetry as chart
+from orchestrator.views.report.model import RunPart
+from tests.support import sample_run
 from tests.support.reference_run import H200
 
 
@@ -49,6 +52,21 @@ def test_of_several_gpus_the_one_that_worked(tmp_path: Path) -> None:
     series = documents.load_telemetry(tmp_path)
     assert series.gpus == 3
     assert [s.values["util_pct"] for s in series.samples] == [90, 90, 90]
+
+
+@pytest.mark.parametrize(("throttle", "known"), [([], True), (["gpu_idle"], True), (None, False)])
+def test_a_gpu_that_reports_no_throttling_is_not_said_to_have_kept_its_clock(
+    tmp_path: Path, throttle: list[str] | None, *, known: bool
+) -> None:
+    """A virtual GPU has ``[N/A]`` there."""
+    write(tmp_path, *({"time": t, "gpus": [gpu(90, throttle=throttle)]} for t in range(12, 15)))
+    series = documents.load_telemetry(tmp_path)
+    started, finished = (datetime.fromtimestamp(at, UTC).isoformat() for at in (10, 20))
+    step = StepRecord(id="a", status="passed", started=started, finished=finished)
+    assert busy(series, step) == GpuActivity(2040.0, throttled=False if known else None)
+    made = chart(RunPart(sample_run.record(steps=[step]), (), "NVIDIA L4", series, {}, ()))
+    assert made is not None
+    assert ("never throttled" in made.caption) is known
 
 
 def test_nonsense_lines_are_passed_over(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.results.records import GateRecord, RunRecord, StepRecord
 from orchestrator.runs.job.job import parse
 from orchestrator.runs.progress import Goal, goals
@@ -51,3 +53,9 @@ def test_a_time_is_not_met_by_a_run_whose_other_gate_of_the_step_failed() -> Non
     assert (missed.met, missed.best, gap_text(missed)) == (False, 250.0, "25 % over"), (
         "a wrong kernel's time is no best"
     )
+
+
+def test_a_count_above_its_target_is_over_it() -> None:
+    for passed, said in ((36, "25 % under"), (60, "25 % over")):
+        (goal,) = goals([("bench", RIGHT)], [run(1, 250.0, passed)])
+        assert gap_text(replace(goal, beside_a_failure=False)) == said

@@ -132,6 +132,16 @@ def test_other_repositories_benchmarks_are_listed_as_they_are(reader: str, file:
         assert "".join(entry.get("error", "").split()) in joined
 
 
+def test_times_in_several_units_say_which_is_whose() -> None:
+    entries = [{"name": name, "unit": unit, "stats": {"p50": 2.5}} for name, unit in (("load", "ms"), ("copy", "us"))]
+    text = shown({"benchmarks": entries})
+    assert "times in ms / µs" in text
+    assert [lines_of(text, f"{name},") for name in ("load", "copy")] == [
+        [["load,", "ms", "2.50"]], [["copy,", "µs", "2.50"]],
+    ]  # fmt: skip
+    assert lines_of(shown({"benchmarks": entries[:1]}), "load") == [["load", "2.50"]]
+
+
 def test_thousands_of_rows_are_cut_and_counted() -> None:
     entries = [{"name": f"k/{i}", "unit": "us", "stats": {"p50": 1.0 + i}} for i in range(5000)]
     text = shown({"benchmarks": entries})

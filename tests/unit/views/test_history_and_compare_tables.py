@@ -10,6 +10,7 @@ from orchestrator.base import sanitize
 from orchestrator.results.compare.compare import compare_all
 from orchestrator.results.compare.facts import Difference
 from orchestrator.results.compare.history import history
+from orchestrator.results.compare.verdicts import BY_DEFAULT
 from orchestrator.results.store.store import FileStore
 from orchestrator.views.blocks import Picture
 from orchestrator.views.figures import microseconds, percent, sparkline
@@ -88,6 +89,23 @@ def test_a_side_that_did_not_pass_says_how_it_ended(twenty: FileStore) -> None:
         assert text.count("incomplete") == 1
         assert ", incomplete" in text, "a page shows two spaces as one"
     assert (found.old.endings, found.new.endings) == ("", "incomplete")
+
+
+def test_compared_times_in_several_units_say_which_is_whose(store: FileStore) -> None:
+    entries = [entry(name, samples(10.0), unit=unit) for name, unit in (("load", "ms"), ("copy", "us"))]
+    runs = [measured(store, [document(*entries[:count])], at=60 * i) for i, count in enumerate((2, 2, 1))]
+    for names, wanted in ((runs[:2], ("load, ms", "copy, µs")), (runs[1:], ("load  ",))):
+        print_comparison(compare_all(store, names), out := console(120))
+        assert all(name in printed(out) for name in wanted)
+
+
+def test_a_comment_is_marked_as_good_only_if_something_was_decided(store: FileStore) -> None:
+    """Not where the new side measured nothing, or on another driver."""
+    other = {"device": "NVIDIA L4", "driver": "570.1"}
+    contents = [simple(10.0)] * 4, [simple(10.0, seed=9)] * 4, [document()], [simple(10.0, environment=other)]
+    old, *others = (measured(store, of, at=60 * i) for i, of in enumerate(contents))
+    signs = [markdown(compare_all(store, (old, new), fail_on=BY_DEFAULT)).split()[6] for new in others]
+    assert signs == ["✅", "ℹ️", "ℹ️"]
 
 
 def test_facts_that_one_side_alone_has_are_a_line_if_they_are_many(twenty: FileStore) -> None:

@@ -18,7 +18,7 @@ from orchestrator.base.clock import iso
 from orchestrator.base.errors import FcctlError
 from orchestrator.base.installation import to_install
 from orchestrator.leases.session_rules import SessionRecord
-from orchestrator.results.documents import load
+from orchestrator.results.documents import Document, Documents, load
 from orchestrator.results.look import Shown
 from orchestrator.results.records import CostLine, CostRecord, DocumentRecord, GateRecord, StepRecord
 from orchestrator.views import html as html_views
@@ -232,6 +232,44 @@ def test_benchmarks_of_no_common_case_are_not_told_as_one(tmp_path: Path, names:
     assert said in list(words.verdict(report))
 
 
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        ((0.97, 0.94, 1.01), "no measured difference to the fastest SDPA"),
+        ((0.97, 0.94, 0.99), "1.03x faster than the fastest SDPA"),
+        ((0.97, None, None), "1.03x faster than the fastest SDPA"),
+    ],
+)
+def test_an_interval_that_holds_1_is_no_difference(tmp_path: Path, ratio: tuple[float | None, ...], said: str) -> None:
+    entries = [{"name": f"mission{name}", "variant": variant, "unit": "us", "stats": {"p50": p50}}
+               for name, variant, p50 in (("", "fused", 9.7), ("/sdpa", "sdpa", 10.0))]  # fmt: skip
+    pair = {"benchmark": "mission", "against": "mission/sdpa"}
+    compared = {**pair, **dict(zip(("ratio", "ci_low", "ci_high"), ratio, strict=True))}
+    bench = {"kind": "benchmark", "benchmarks": entries, "comparisons": [compared]}
+    made = build([sample(tmp_path, {"bench": bench})])
+    assert f"fused takes 9.70 µs on mission: {said}." in list(words.verdict(made))
+    assert f"9.70 µs, {said}" in outputs.markdown(made).replace("\\[", "[")
+
+
+@pytest.mark.parametrize(
+    ("summaries", "said"),
+    [
+        ([{"total": 5, "passed": 3}, {"total": 4, "passed": 4, "max_err": 0.5}], "wrong 7/9"),
+        ([{"total": 4, "passed": 4}, {"total": 2, "passed": 1, "skipped": 1}], "passed 5/6, 1 skipped"),
+        ([{"total": 3, "passed": 0, "skipped": 3}], "not checked, 3 skipped"),
+        ([{}], "not checked"),
+    ],
+)
+def test_a_later_report_of_tests_hides_no_failure_and_no_test_is_no_success(
+    tmp_path: Path, summaries: list[dict[str, Any]], said: str
+) -> None:
+    bench = {"kind": "benchmark", "benchmarks": [{"name": "copy", "unit": "us", "stats": {"n": 5, "p50": 10.0}}]}
+    contents: list[dict[str, Any]] = [bench, *({"kind": "correctness", "summary": summary} for summary in summaries)]
+    documents = Documents(tuple(Document("test", one["kind"], "a.json", one) for one in contents))
+    shown = Shown(sample_run.record(), tmp_path, documents)
+    assert f"Its results: {said}." in list(words.verdict(build([shown])))
+
+
 def test_a_run_with_nothing_to_show_is_still_a_page(tmp_path: Path) -> None:
     made = build([sample(tmp_path, {"preflight": sample_run.ENVIRONMENT}, steps=[])])
     text = outputs.render(made, charts(made))
@@ -416,8 +454,12 @@ def test_text_of_a_host_is_no_markdown(tmp_path: Path) -> None:
     {"benchmarks": [{"name": "mission", "variant": name, "stats": {"p50": 5.0}, "roofline": {"tflops": tflops},
                      "shape": {"B": 1, "H": 1, "S": 64, "D": 64}} for name, tflops in (("a", 1e308), ("b", 1e-300))],
      "environment": {"peaks": {"mma_f32_tflops": 500.0, "dram_copy_gbps": 3000.0}}},
+    *({"benchmarks": [{"name": "mission", "variant": name, "stats": {"p50": 5.0}, "roofline": {"tflops": 20.0},
+                       "shape": {"B": 1, "H": 1, "S": size, "D": 64}} for name, size in (("a", 64), ("b", s))],
+       "environment": {"peaks": {"mma_f32_tflops": 500.0, "dram_copy_gbps": 3000.0, "l2_copy_gbps": l2}}}
+      for s, l2 in ((-64, 9e3), (2**1030, 9e3), (64, 1e-308))),
     {"benchmarks": "x", "environment": [], "comparisons": {}},
-], ids=["sizes", "zeroes", "peaks", "rates", "types"])  # fmt: skip
+], ids=["sizes", "zeroes", "peaks", "rates", "negative", "huge", "slow", "types"])  # fmt: skip
 def test_nonsense_in_a_document_is_no_error(tmp_path: Path, damage: dict[str, Any]) -> None:
     made = build([sample(tmp_path, {"bench": {"kind": "benchmark", **damage}})])
     html = outputs.render(made, charts(made))

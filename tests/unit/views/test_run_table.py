@@ -153,6 +153,11 @@ def test_of_more_cases_than_rows_those_that_failed_come_first(folder: Path) -> N
     assert "... and 10 more" in text, "the failed cases, with their messages"
 
 
+def test_no_case_at_all_is_no_success(folder: Path) -> None:
+    sample_run.write_documents(folder, {"test": {"kind": "correctness", "summary": {"total": 0, "passed": 0}}})
+    assert "○ 0/0 cases passed" in printed(sample_run.record(), folder)
+
+
 def test_the_end_of_a_failed_steps_log_is_shown(tmp_path: Path) -> None:
     log = "exit code 2\n" + "\n".join(f"line {i}" for i in range(50))
     for status, oldest in (("failed", 35), ("warned", 49)):

@@ -17,6 +17,7 @@ from orchestrator.views.dashboard.lists import _gates
 from orchestrator.views.dashboard.pages import _state
 from orchestrator.views.html import fragment
 from orchestrator.views.live_runs import LiveRun
+from orchestrator.views.report import session
 from orchestrator.views.tables.runs import answer, change, failures, jobs_grid, runs_grid
 from tests.support import sample_run
 from tests.support.measured_runs import document, entry, measured, samples, simple
@@ -66,6 +67,31 @@ def test_a_job_is_its_last_run_against_its_best(three: FileStore) -> None:
     assert [name for name, _ in facts.pairs][:2] == ["this run", "previous run, the best so far"]
     (only,) = jobs_grid(rows[-1:], heads, {}, 0.0).rows
     assert only[1] == "first result"
+
+
+def test_runs_in_different_units_are_compared_as_times(store: FileStore) -> None:
+    """0.5 ms, then 510 us, is about the same; before, it was 1020x slower. A unit that is none of time is left out."""
+    for i, (time, unit) in enumerate(((0.5, "ms"), (3.0, "ticks"), (510.0, "us"))):
+        ours, theirs = (entry(f"mission{name}", samples(time, noise=0, seed=i), unit=unit) for name in ("", "/sdpa"))
+        slow = {**theirs, "name": "mission/sdpa-math", "unit": "s", "stats": {**theirs["stats"], "p50": 0.002}}
+        measured(store, [document(ours, theirs, slow)], at=60 * i)
+    rows = store.rows()
+    heads = headlines(store, rows)
+    assert [heads[row.run_id].p50 for row in rows if row.run_id in heads] == pytest.approx([510.0, 500.0])
+    said, _ = answer(rows[0].run_id, rows[1:], heads)
+    assert said.text.startswith("510.0 µs, about the same as the previous run, the best so far (2.0 % slower)")
+    assert said.text.endswith("as fast as PyTorch.")
+
+
+def test_the_previous_best_of_a_session_is_of_the_same_benchmark(store: FileStore) -> None:
+    """Not of what the job measured before it was renamed."""
+    for i, name in enumerate(("copy", "copy", "triad")):
+        measured(store, [document(entry(name, samples(3.0 + i)))], at=60 * i)
+    services: Any = SimpleNamespace(store=store)
+    rows = store.rows()
+    for own, before in ((rows[:1], ""), (rows[1:2], rows[2].run_id)):
+        (best,) = session._best(services, own, headlines(store, own))
+        assert (best.run_id, best.before_run) == (own[0].run_id, before)
 
 
 def test_times_that_vary_more_than_they_differ_are_said_to_and_get_no_verdict(store: FileStore) -> None:
