@@ -55,9 +55,26 @@ class Driver(RunActions):
 
     def launch(self) -> None:
         """Carries the run to RUNNING, from where the host needs no controller, or to its end."""
+        cut_off = False
         with disk_errors("start the run", self.services.store.root):  # it is abandoned then
             while self.state.stage < Stage.RUNNING:
-                self._step()
+                try:
+                    if cut_off:
+                        self._sync()
+                    else:
+                        self._step()
+                    cut_off = False
+                except MachineStopped as stopped:
+                    self._start_again(stopped)
+                    cut_off = self.state.stage is Stage.SYNCING
+
+    def _start_again(self, stopped: MachineStopped) -> None:
+        """Starts a machine that its owner, maybe another computer, stopped before it had this run, which joined it.
+        Raises ``stopped`` if this run had started it."""
+        if self.machine is None or self.submitted or self.machine.acquired().get("turned_on", True):
+            raise stopped
+        self.services.observer.note(f"{stopped.message}; this run was not on it yet, and starts it again")
+        self.acquire()
 
     @property
     def waits(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import pkgutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,6 +248,28 @@ def test_the_limit_of_a_warm_machine_that_somebody_restarted_is_asked_for_again(
     acquired = [line["data"] for line in lines if line["kind"] == "acquired"]
     assert [facts["warm"] for facts in acquired] == [False, True, False]
     assert acquired[2]["deadline"] > acquired[1]["deadline"] + 100
+
+
+@pytest.mark.parametrize(
+    "place", ["orchestrator.runs.machine.run_lease.arm_within", "orchestrator.runs.actions.send_source"]
+)
+def test_a_machine_that_its_owner_stops_before_the_run_is_on_it_is_started_again(
+    place: str, workspace: CloudWorkspace, other: CloudWorkspace, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another computer's run looked for others a moment before this one joined."""
+    other.type("--yes", "hosts", "up", "l4", check=0)
+    real, calls = pkgutil.resolve_name(place), itertools.count()
+
+    def stopped_once(*args: Any, **more: Any) -> Any:
+        if next(calls) == 0:
+            stop_by_hand(cloud)
+        return real(*args, **more)
+
+    monkeypatch.setattr(place, stopped_once)
+    said = workspace.type("--yes", "run", "noop", "--on", "l4", check=0).said
+    assert "this run was not on it yet, and starts it again" in said
+    assert workspace.only_run()["status"] == "passed"
+    assert billed(cloud) == []
 
 
 def test_a_label_that_is_refused_once_is_set_again(workspace: CloudWorkspace, cloud: Emulator) -> None:
