@@ -23,6 +23,8 @@ CLOSE_ENOUGH_S = 30.0
 class Armed:
     token: str
     deadline: float  # epoch seconds on the host's clock
+    #: The deadline of the present timer, if it was moved later; None: it was not.
+    before: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def arm_within(link: ReconnectingHost, limits: TimerLimits, run_id: str, worst_s
         _check_fits(name, left_s, worst_s, "a shutdown timer that another computer set")
         observer.note(f"{name} powers itself off in {left_s / 60:.0f} minutes, by a timer that another computer set")
         return Armed("", present.deadline or 0.0)
-    return Armed(limits.token, lease.deadline or deadline)
+    return Armed(limits.token, lease.deadline or deadline, present.deadline)
 
 
 def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:

@@ -152,7 +152,7 @@ class RunActions:
             worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
             armed = arm(self.link, plan.run_id, worst_s, self.services.observer)
         if armed is not None:
-            self.log("armed", token=armed.token, deadline=armed.deadline)
+            self.log("armed", token=armed.token, deadline=armed.deadline, before=armed.before)
 
     def _disarm(self) -> None:
         for entry in self.active.journal.entries():

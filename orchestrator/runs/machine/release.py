@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import DiskError, FcctlError, HostError, LinkLost
+from orchestrator.base.journal import newest
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
@@ -49,6 +51,7 @@ class Releaser:
             self._log("released", how="untouched")
             return
         if self._lease.acquired().get("joins") or self._did_nothing_there():
+            self._give_timer_back(minutes)
             self._log("released", how="used", by="its earlier owner")
             return
         user = self._user_of_it()
@@ -177,6 +180,15 @@ class Releaser:
             hold for release in self._services.store.pending_releases().values() for hold in release.get("holds") or ()
         ]
         return not any(hold.get("instance_id") == acquired["instance_id"] for hold in pending)
+
+    def _give_timer_back(self, minutes: float) -> None:
+        """Moves the timer that this run moved later back to ``minutes`` from now, unless another run may need it: the
+        machine would be on unused for as long as this run could have taken."""
+        moved = newest(self._lease.entries(), "armed").get("before") is not None
+        if not moved or self._user_of_it() is not None or self._known_there is None:
+            return
+        with suppress(FcctlError):
+            keep_on(self._lease.host, minutes * 60, self._lease.token, "a run did not begin", longer=False)
 
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""

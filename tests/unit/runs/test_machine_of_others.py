@@ -119,6 +119,39 @@ def test_who_did_nothing_on_somebody_elses_machine_leaves_it_on(
     assert lease.releaser._did_nothing_there() == left_on
 
 
+class Timer(Host):
+    """A machine that others started, with a timer that ends it in five minutes."""
+
+    def __init__(self, *runs: wire.RunSummary) -> None:
+        super().__init__(None)
+        self.lease_now, self.runs = wire.Lease(True, False, NOW + 300), list(runs)
+
+    def session(self) -> Any:
+        return SimpleNamespace(status=lambda _: self.runs)
+
+    def lease(self, request: wire.LeaseRequest) -> wire.Lease:
+        if request.op in ("arm", "renew"):
+            self.lease_now = replace(self.lease_now, deadline=request.deadline)
+        return self.lease_now
+
+
+@pytest.mark.parametrize(("status", "ends_in_s"), [("passed", 900), ("running", 960)])
+def test_who_did_nothing_there_moves_the_timer_back_that_it_has_moved(status: str, ends_in_s: float) -> None:
+    """Ctrl-C while it sends the source, for instance: a kept machine stayed on for as long as the run could take."""
+    lease: Any = Lease(turned_on=False)
+    lease.host = Timer(wire.RunSummary(OTHER, "j", status, NOW))
+    made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
+    assert made.deadline == NOW + 960
+    entries = [SimpleNamespace(kind="acquired", data={}), SimpleNamespace(kind="armed", data=vars(made))]
+    lease.entries, lease.token, lease.log = lambda: entries, "ours", Mock()
+    releaser = lease.releaser
+    releaser._services.left_on, releaser._session_there = Mock(), lambda: None
+    releaser._target.release, releaser._target.keep_minutes, releaser._saved.plan.idle = "keep", 15.0, None
+    releaser.release(ran=False)
+    assert lease.log.call_args.kwargs == {"how": "used", "by": "its earlier owner"}
+    assert lease.host.lease_now.deadline == NOW + ends_in_s
+
+
 @pytest.mark.parametrize(
     ("lease", "coming"),
     [
