@@ -184,7 +184,7 @@ class Releaser:
     def _give_timer_back(self, minutes: float) -> None:
         """Moves the timer that this run moved later back to ``minutes`` from now, unless another run may need it: the
         machine would be on unused for as long as this run could have taken."""
-        moved = newest(self._lease.entries(), "armed").get("before") is not None
+        moved = newest(self._lease.entries(), "acquire", "armed").get("before") is not None
         if not moved or self._user_of_it() is not None or self._known_there is None:
             return
         with suppress(FcctlError):

@@ -135,14 +135,19 @@ class Timer(Host):
         return self.lease_now
 
 
-@pytest.mark.parametrize(("status", "ends_in_s"), [("passed", 900), ("running", 960)])
-def test_who_did_nothing_there_moves_the_timer_back_that_it_has_moved(status: str, ends_in_s: float) -> None:
+@pytest.mark.parametrize(
+    ("status", "later", "ends_in_s"),
+    [("passed", [], 900), ("running", [], 960), ("passed", ["acquire"], 960)],  # another start has another timer
+)
+def test_who_did_nothing_there_moves_the_timer_back_that_it_has_moved(
+    status: str, later: list[str], ends_in_s: float
+) -> None:
     """Ctrl-C while it sends the source, for instance: a kept machine stayed on for as long as the run could take."""
     lease: Any = Lease(turned_on=False)
     lease.host = Timer(wire.RunSummary(OTHER, "j", status, NOW))
     made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
     assert made.deadline == NOW + 960
-    entries = [SimpleNamespace(kind="acquired", data={}), SimpleNamespace(kind="armed", data=vars(made))]
+    entries = [SimpleNamespace(kind="armed", data=vars(made)), *(SimpleNamespace(kind=one, data={}) for one in later)]
     lease.entries, lease.token, lease.log = lambda: entries, "ours", Mock()
     releaser = lease.releaser
     releaser._services.left_on, releaser._session_there = Mock(), lambda: None
