@@ -32,7 +32,7 @@ from orchestrator.machines.provision.release import (
 )
 from orchestrator.machines.targets import CloudTarget, Target, read_target
 from orchestrator.money.audit import Claim, start_of
-from orchestrator.money.caps import Cap
+from orchestrator.money.caps import Cap, dollars
 from orchestrator.runs.cost.owners import release_kept
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Stage, State, fold
@@ -129,10 +129,12 @@ def within(services: Services, saved: SavedPlan, found: OpenSession) -> tuple[Sa
     """Returns ``saved`` as a run of the session, and the cap that this sets. Raises BudgetError if nothing of the
     session is left."""
     minutes = found.saved.idle_minutes
-    left = sessions.left_for_a_run(found.saved, found.machine, services.clock.now()) - _fetched_usd(services, found)
+    fetched = _fetched_usd(services, found)
+    left = sessions.left_for_a_run(found.saved, found.machine, services.clock.now()) - fetched
     if left <= 0:
         raise BudgetError(
             f"the budget of session {found.saved.session_id} is spent",
+            cause=f"fetching the results of its runs cost {dollars(fetched)} of it" if fetched else None,
             hint=f"{found.how_to_stop}; then start a new session",
         )
     plan = replace(saved.plan, idle_stop_s=minutes * 60)

@@ -76,8 +76,9 @@ def test_the_results_of_its_runs_are_paid_from_its_budget(tmp_path: Path) -> Non
 
     before = left_after()
     assert left_after(0.6) == pytest.approx(before - 0.6)
-    with pytest.raises(BudgetError, match="is spent"):
+    with pytest.raises(BudgetError, match="is spent") as refused:
         left_after(0.6)
+    assert refused.value.cause == "fetching the results of its runs cost $1.20 of it"
 
 
 def test_nobody_sees_a_session_before_it_is_locked(tmp_path: Path) -> None:
