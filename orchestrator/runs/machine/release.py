@@ -182,13 +182,16 @@ class Releaser:
         return not any(hold.get("instance_id") == acquired["instance_id"] for hold in pending)
 
     def _give_timer_back(self, minutes: float) -> None:
-        """Moves the timer that this run moved later back to ``minutes`` from now, unless another run may need it: the
-        machine would be on unused for as long as this run could have taken."""
-        moved = newest(self._lease.entries(), "acquire", "armed").get("before") is not None
-        if not moved or self._user_of_it() is not None or self._known_there is None:
+        """Moves the timer back that this run moved later: to its earlier deadline, or ``minutes`` from now if that is
+        later. Else the machine would be on unused for as long as this run could have taken. Not if another run may
+        need it."""
+        before = newest(self._lease.entries(), "acquire", "armed").get("before")
+        if before is None or self._user_of_it() is not None or self._known_there is None:
             return
+        host = self._lease.host
         with suppress(FcctlError):
-            keep_on(self._lease.host, minutes * 60, self._lease.token, "a run did not begin", longer=False)
+            seconds = max(minutes * 60, before - host.host_now())
+            keep_on(host, seconds, self._lease.token, "a run did not begin", longer=False)
 
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""

@@ -120,11 +120,11 @@ def test_who_did_nothing_on_somebody_elses_machine_leaves_it_on(
 
 
 class Timer(Host):
-    """A machine that others started, with a timer that ends it in five minutes."""
+    """A machine that others started, with a timer."""
 
-    def __init__(self, *runs: wire.RunSummary) -> None:
+    def __init__(self, ends_in_s: float, *runs: wire.RunSummary) -> None:
         super().__init__(None)
-        self.lease_now, self.runs = wire.Lease(True, False, NOW + 300), list(runs)
+        self.lease_now, self.runs = wire.Lease(True, False, NOW + ends_in_s), list(runs)
 
     def session(self) -> Any:
         return SimpleNamespace(status=lambda _: self.runs)
@@ -136,15 +136,20 @@ class Timer(Host):
 
 
 @pytest.mark.parametrize(
-    ("status", "later", "ends_in_s"),
-    [("passed", [], 900), ("running", [], 960), ("passed", ["acquire"], 960)],  # another start has another timer
+    ("before_s", "status", "later", "ends_in_s"),
+    [
+        (300, "passed", [], 900),
+        (930, "passed", [], 930),  # maybe of a run that is not there yet
+        (300, "running", [], 960),
+        (300, "passed", ["acquire"], 960),  # another start has another timer
+    ],
 )
 def test_who_did_nothing_there_moves_the_timer_back_that_it_has_moved(
-    status: str, later: list[str], ends_in_s: float
+    before_s: float, status: str, later: list[str], ends_in_s: float
 ) -> None:
     """Ctrl-C while it sends the source, for instance: a kept machine stayed on for as long as the run could take."""
     lease: Any = Lease(turned_on=False)
-    lease.host = Timer(wire.RunSummary(OTHER, "j", status, NOW))
+    lease.host = Timer(before_s, wire.RunSummary(OTHER, "j", status, NOW))
     made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
     assert made.deadline == NOW + 960
     entries = [SimpleNamespace(kind="armed", data=vars(made)), *(SimpleNamespace(kind=one, data={}) for one in later)]
