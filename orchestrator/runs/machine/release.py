@@ -51,7 +51,10 @@ class Releaser:
             self._log("released", how="untouched")
             return
         if self._lease.acquired().get("joins") or self._did_nothing_there():
-            self._give_timer_back(minutes)
+            armed = newest(self._lease.entries(), "acquire", "armed")
+            if armed.get("token") and self._goes_back():
+                return
+            self._give_timer_back(armed.get("before"), minutes)
             self._log("released", how="used", by="its earlier owner")
             return
         user = self._user_of_it()
@@ -181,11 +184,10 @@ class Releaser:
         ]
         return not any(hold.get("instance_id") == acquired["instance_id"] for hold in pending)
 
-    def _give_timer_back(self, minutes: float) -> None:
-        """Moves the timer back that this run moved later: to its earlier deadline, or ``minutes`` from now if that is
-        later. Else the machine would be on unused for as long as this run could have taken. Not if another run may
-        need it."""
-        before = newest(self._lease.entries(), "acquire", "armed").get("before")
+    def _give_timer_back(self, before: float | None, minutes: float) -> None:
+        """Moves the timer back that this run moved later: to its earlier deadline, ``before``, or ``minutes`` from now
+        if that is later. Else the machine would be on unused for as long as this run could have taken. Not if another
+        run may need it."""
         if before is None or self._user_of_it() is not None or self._known_there is None:
             return
         host = self._lease.host

@@ -136,29 +136,34 @@ class Timer(Host):
 
 
 @pytest.mark.parametrize(
-    ("before_s", "status", "later", "ends_in_s"),
+    ("before_s", "status", "later", "label", "ends_in_s"),
     [
-        (300, "passed", [], 900),
-        (930, "passed", [], 930),  # maybe of a run that is not there yet
-        (300, "running", [], 960),
-        (300, "passed", ["acquire"], 960),  # another start has another timer
+        (300, "passed", [], OWN, 900),
+        (930, "passed", [], OWN, 930),  # maybe of a run that is not there yet
+        (300, "running", [], OWN, 960),
+        (300, "passed", ["acquire"], OWN, 960),  # another start has another timer
+        (300, "passed", [], "up-1", 7200),  # which hosts up ends by the cloud's deadline
     ],
 )
 def test_who_did_nothing_there_moves_the_timer_back_that_it_has_moved(
-    before_s: float, status: str, later: list[str], ends_in_s: float
+    before_s: float, status: str, later: list[str], label: str, ends_in_s: float
 ) -> None:
     """Ctrl-C while it sends the source, for instance: a kept machine stayed on for as long as the run could take."""
-    lease: Any = Lease(turned_on=False)
+    lease: Any = Lease(turned_on=False, label=label)
     lease.host = Timer(before_s, wire.RunSummary(OTHER, "j", status, NOW))
     made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
     assert made.deadline == NOW + 960
     entries = [SimpleNamespace(kind="armed", data=vars(made)), *(SimpleNamespace(kind=one, data={}) for one in later)]
     lease.entries, lease.token, lease.log = lambda: entries, "ours", Mock()
-    releaser = lease.releaser
-    releaser._services.left_on, releaser._session_there = Mock(), lambda: None
+    releaser, machine = lease.releaser, replace(lease.machine, deadline=NOW + 7200)
+    services = releaser._services
+    services.left_on, services.observer, services.clock = Mock(), Mock(), SimpleNamespace(now=lambda: NOW)
+    services.clouds = SimpleNamespace(open=lambda _: SimpleNamespace(machine=lambda *_: machine))
+    releaser._session_there = lambda: None
     releaser._target.release, releaser._target.keep_minutes, releaser._saved.plan.idle = "keep", 15.0, None
     releaser.release(ran=False)
-    assert lease.log.call_args.kwargs == {"how": "used", "by": "its earlier owner"}
+    by = "its earlier owner" if label == OWN else "fcctl hosts up"
+    assert lease.log.call_args.kwargs == {"how": "used", "by": by}
     assert lease.host.lease_now.deadline == NOW + ends_in_s
 
 
