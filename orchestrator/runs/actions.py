@@ -166,6 +166,8 @@ class RunActions:
         secrets = self.services.secrets(plan.secrets)
         reply = self.link.call(lambda s: s.submit(plan, secrets))
         self.log("submitted", state=reply.state)
+        if self.machine is not None:
+            self.machine.arm_again()
 
     def _within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
         """Returns ``plan`` with the time at which the host has to end the run for its budget to hold."""

@@ -14,7 +14,9 @@ from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, L
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.release import InUse
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_within
+from orchestrator.runs.actions import RunActions
 from orchestrator.runs.machine.release import Releaser
+from orchestrator.runs.machine.run_lease import RunLease
 
 OWN, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
 WORST_S = 60.0
@@ -164,6 +166,30 @@ def test_who_did_nothing_there_moves_the_timer_back_that_it_has_moved(
     releaser.release(ran=False)
     by = "its earlier owner" if label == OWN else "fcctl hosts up"
     assert lease.log.call_args.kwargs == {"how": "used", "by": by}
+    assert lease.host.lease_now.deadline == NOW + ends_in_s
+
+
+@pytest.mark.parametrize(("moved_to_s", "ends_in_s"), [(400, 960), (5000, 5000)], ids=["earlier", "later"])
+def test_a_run_that_has_begun_sets_the_timer_again_that_the_end_of_another_one_moved_earlier(
+    moved_to_s: float, ends_in_s: float
+) -> None:
+    """It was sending its source just then, so that the machine counted as idle, and went off under it."""
+    lease: Any = Lease(turned_on=False)
+    lease.host = Timer(300)
+    made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
+    lease.entries, lease.token = lambda: [SimpleNamespace(kind="armed", data=vars(made))], "ours"
+    lease.arm_again = lambda: RunLease.arm_again(lease)
+
+    def submit(_action: object) -> Any:
+        lease.host.lease_now = replace(lease.host.lease_now, deadline=NOW + moved_to_s)
+        return SimpleNamespace(state="started")
+
+    plan = wire.RunPlan(OWN, "j", "vm", "w", "0" * 64, [wire.StepSpec("a", "x")])
+    run: Any = SimpleNamespace(
+        stepped=list, active=Mock(), services=Mock(), saved=SimpleNamespace(plan=plan), log=Mock(), machine=lease,
+        _within_budget=lambda plan: plan, link=SimpleNamespace(call=submit),
+    )  # fmt: skip
+    RunActions._submit(run)
     assert lease.host.lease_now.deadline == NOW + ends_in_s
 
 
