@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -162,6 +163,17 @@ def test_the_end_of_the_last_run_moves_the_timer_only_earlier_and_makes_none(
     assert moved < now
     assert not lease_module.stop_soon(layout, "x", 9e9)
     assert _ask(layout, "show").deadline == moved
+
+
+def test_what_a_controller_has_set_at_the_end_of_the_run_stays(
+    layout: Layout, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an hour more, or until the end of hosts up: the machine went off a quarter of an hour after each run."""
+    _ask(layout, "arm", 5 * 3600, dry=False, token="ours")
+    moment = SimpleNamespace(time=time.time, sleep=lambda _: _ask(layout, "renew", 3600, token="ours"))
+    monkeypatch.setattr(lease_module, "time", moment)
+    assert not lease_module.stop_soon(layout, "x", 900)
+    assert 3000 < _ask(layout, "show").deadline - time.time() < 3601
 
 
 def test_a_run_whose_supervisor_was_killed_keeps_the_machine_on_no_longer_than_another(
