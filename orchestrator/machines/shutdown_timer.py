@@ -133,11 +133,11 @@ def arm_within(link: ReconnectingHost, limits: TimerLimits, run_id: str, worst_s
     return Armed(limits.token, lease.deadline or deadline, present.deadline)
 
 
-def arm_again(link: ReconnectingHost, deadline: float, token: str) -> None:
-    """Moves the timer back to ``deadline`` if something has moved it earlier since it was set."""
+def move_later(link: ReconnectingHost, deadline: float, token: str, reason: str) -> None:
+    """Moves a timer that is set to ``deadline`` if it is earlier, but not past the cloud's own limit."""
     present = _lease(link, "show")
     if _runs(present) and (present.deadline or 0.0) < deadline - CLOSE_ENOUGH_S:
-        _lease(link, "renew", deadline=deadline, token=token, reason="a run has begun")
+        _lease(link, "renew", deadline=deadline, token=token, reason=reason)
 
 
 def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:

@@ -14,7 +14,7 @@ from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.ready import STOP_LIMIT_S, Log, StoppedDuringStart, make_ready
-from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_again, arm_within
+from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_within, move_later
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes
 from orchestrator.results.records import RunRecord
@@ -131,7 +131,7 @@ class RunLease(MachineLease):
         until = newest(self.entries(), "acquire", "armed").get("deadline")
         if until is not None and not self.acquired().get("turned_on"):
             with suppress(FcctlError):  # what keeps us from there is found out where the run is followed
-                arm_again(self.host, until, self.token)
+                move_later(self.host, until, self.token, f"run {self.run_id} has begun")
 
     def within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
         """``plan`` with the time at which the host program has to end the run for its budget to hold, if it has one."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
+from orchestrator.hosts import hosts
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.release import InUse
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_within
 from orchestrator.runs.actions import RunActions
 from orchestrator.runs.machine.release import Releaser
 from orchestrator.runs.machine.run_lease import RunLease
+from tests.support.money_world import L4
+from tests.support.spending import reservation
 
 OWN, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
 WORST_S = 60.0
@@ -178,7 +182,7 @@ def test_a_run_that_has_begun_sets_the_timer_again_that_the_end_of_another_one_m
     lease.host = Timer(300)
     made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
     lease.entries, lease.token = lambda: [SimpleNamespace(kind="armed", data=vars(made))], "ours"
-    lease.arm_again = lambda: RunLease.arm_again(lease)
+    lease.arm_again, lease.run_id = lambda: RunLease.arm_again(lease), OWN
 
     def submit(_action: object) -> Any:
         lease.host.lease_now = replace(lease.host.lease_now, deadline=NOW + moved_to_s)
@@ -191,6 +195,24 @@ def test_a_run_that_has_begun_sets_the_timer_again_that_the_end_of_another_one_m
     )  # fmt: skip
     RunActions._submit(run)
     assert lease.host.lease_now.deadline == NOW + ends_in_s
+
+
+@pytest.mark.parametrize(("before_s", "ends_in_s"), [(600, 3600), (7200, 7200)], ids=["kept", "runs longer"])
+def test_a_machine_that_is_kept_for_the_next_run_is_on_for_as_long_as_hosts_up_says(
+    before_s: float, ends_in_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went off at the end of the few minutes that it was kept for."""
+    host = Timer(before_s)
+    lease = SimpleNamespace(start=lambda _: (SimpleNamespace(started=False, machine=None), None), token="ours")
+    monkeypatch.setattr(hosts, "ReconnectingHost", lambda *_: nullcontext(host))
+    monkeypatch.setattr(hosts, "MachineLease", lambda *_: lease)
+    monkeypatch.setattr(hosts, "reservation", lambda *_: reservation("up-1", owner="up"))
+    for name in ("reserve", "_label_owner", "_left_on"):
+        monkeypatch.setattr(hosts, name, Mock())
+    services = MagicMock()
+    services.clock.now.return_value = NOW
+    hosts.up(services, L4, hosts.UpPlan("l4", 60, 0.72, 0.74, 0.0), workspace="w")
+    assert host.lease_now.deadline == NOW + ends_in_s
 
 
 @pytest.mark.parametrize(
