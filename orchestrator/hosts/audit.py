@@ -109,7 +109,7 @@ def audit(services: Services, targets: Mapping[str, Target], *, workspace: str, 
             except (ConflictError, DiskError) as error:  # machines without an owner are stopped all the same
                 unanswered.append(Unanswered(place.project, "the ledger", error.one_line))
             release_lost(services, project.cloud, place.targets)
-        findings += findings_here
+        findings += [replace(one, api_endpoint=place.api_endpoint) for one in findings_here]
     unanswered += [Unanswered("this computer", "runs and sessions", line) for line in services.unread.take()]
     return Audit(
         tuple(findings),
@@ -310,7 +310,7 @@ def stop(
     ended = []
     for one in doomed:
         machine = one.machine
-        place = next(p for p in places if p.project == machine.project)
+        place = next(p for p in places if (p.project, p.api_endpoint) == (machine.project, one.api_endpoint))
         try:
             cloud = services.clouds.open(place.targets[0])
             now = cloud.machine(machine.zone, machine.name)

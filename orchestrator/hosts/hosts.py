@@ -31,6 +31,7 @@ from orchestrator.machines.power_history import our_stop, why_stopped
 from orchestrator.machines.provision.actions import UP_PREFIX, MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.ready import CHANGE_LIMIT_S, Changes, Log, find_machines
 from orchestrator.machines.provision.release import Released, ReleaseRequest, find_settled, release
+from orchestrator.machines.shutdown_timer import move_later
 from orchestrator.machines.targets import CloudTarget, LocalTarget, SandboxTarget, SshTarget, Target
 from orchestrator.money.audit import Finding, rate_of
 from orchestrator.money.caps import Budget, fenced_worst_case_usd, is_start
@@ -241,6 +242,9 @@ def up(services: Services, target: CloudTarget, plan: UpPlan, *, workspace: str)
         try:
             _label_owner(services, target, purpose, log)
             got, way = lease.start(request)
+            if not got.started:  # its timer is that of what was on it before
+                with suppress(FcctlError):
+                    move_later(host, host.host_now() + plan.minutes * 60, lease.token, "fcctl hosts up")
         except BaseException:
             if lease.release_requests():
                 services.observer.note(f"{target.instance} could not be used; fcctl stops it")

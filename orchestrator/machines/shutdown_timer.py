@@ -23,6 +23,8 @@ CLOSE_ENOUGH_S = 30.0
 class Armed:
     token: str
     deadline: float  # epoch seconds on the host's clock
+    #: The deadline of the present timer, if it was moved later; None: it was not.
+    before: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,14 @@ def arm_within(link: ReconnectingHost, limits: TimerLimits, run_id: str, worst_s
         _check_fits(name, left_s, worst_s, "a shutdown timer that another computer set")
         observer.note(f"{name} powers itself off in {left_s / 60:.0f} minutes, by a timer that another computer set")
         return Armed("", present.deadline or 0.0)
-    return Armed(limits.token, lease.deadline or deadline)
+    return Armed(limits.token, lease.deadline or deadline, present.deadline)
+
+
+def move_later(link: ReconnectingHost, deadline: float, token: str, reason: str) -> None:
+    """Moves a timer that is set to ``deadline`` if it is earlier, but not past the cloud's own limit."""
+    present = _lease(link, "show")
+    if _runs(present) and (present.deadline or 0.0) < deadline - CLOSE_ENOUGH_S:
+        _lease(link, "renew", deadline=deadline, token=token, reason=reason)
 
 
 def _check_fits(name: str, left_s: float, worst_s: float, who: str) -> None:

@@ -87,6 +87,8 @@ class Finding:
     usd_by_then: float | None = None
     #: Of a machine that is off: what its disks and addresses cost a month all the same.
     usd_per_month: float | None = None
+    #: The API that lists it; None: the provider's own.
+    api_endpoint: str | None = None
 
     @property
     def in_order(self) -> bool:

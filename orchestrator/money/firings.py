@@ -51,7 +51,8 @@ def spent_in_month(
 ) -> float:
     """Returns dollars of the firings due in the month of ``moment``, without the firing ``but``."""
     month, key, total = _month(moment, zone), _key(scope, schedule), 0.0
-    booked = _by_firing((usage.firing, usage.cost.usd) for _, usage in state.runs().values())
+    costs = ((usage.firing, usage.cost) for _, usage in state.runs().values())
+    booked = _by_firing((name, cost.usd + cost.egress_usd) for name, cost in costs)
     reserved = _by_firing((one.firing, one.usd) for one in state.open().values())
     for one in state.firings().values():
         if one.schedule != key or one.firing == but or _month(one.due, zone) != month:

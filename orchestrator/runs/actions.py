@@ -152,7 +152,7 @@ class RunActions:
             worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
             armed = arm(self.link, plan.run_id, worst_s, self.services.observer)
         if armed is not None:
-            self.log("armed", token=armed.token, deadline=armed.deadline)
+            self.log("armed", token=armed.token, deadline=armed.deadline, before=armed.before)
 
     def _disarm(self) -> None:
         for entry in self.active.journal.entries():
@@ -166,6 +166,8 @@ class RunActions:
         secrets = self.services.secrets(plan.secrets)
         reply = self.link.call(lambda s: s.submit(plan, secrets))
         self.log("submitted", state=reply.state)
+        if self.machine is not None:
+            self.machine.arm_again()
 
     def _within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
         """Returns ``plan`` with the time at which the host has to end the run for its budget to hold."""

@@ -164,7 +164,7 @@ def _most_of_one(schedule: Schedule, budget: Budget) -> float | None:
 
 def _ended(schedule: Schedule, due: float, answer: Mapping[str, Any], now: float) -> Firing:
     error, cost = answer.get("error"), answer.get("cost")
-    usd = cost.get("usd") if isinstance(cost, Mapping) else None
+    usd = cost["usd"] + cost.get("egress_usd", 0.0) if isinstance(cost, Mapping) and "usd" in cost else None
     ended = Firing(outcome="finished", due=due, at=now, key=schedule.key, usd=usd)
     if isinstance(error, Mapping):
         reason = ": ".join(str(error[key]) for key in ("message", "cause") if error.get(key))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from orchestrator.base import run_id as run_ids
-from orchestrator.base.clock import in_thread
+from orchestrator.base.clock import epoch, in_thread
 from orchestrator.base.errors import BudgetError, DiskError, FcctlError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.base.observer import NoteKeeper
@@ -32,7 +32,7 @@ from orchestrator.machines.provision.release import (
 )
 from orchestrator.machines.targets import CloudTarget, Target, read_target
 from orchestrator.money.audit import Claim, start_of
-from orchestrator.money.caps import Cap
+from orchestrator.money.caps import Cap, dollars
 from orchestrator.runs.cost.owners import release_kept
 from orchestrator.runs.job.saved_plan import SavedPlan
 from orchestrator.runs.lifecycle import Stage, State, fold
@@ -129,16 +129,31 @@ def within(services: Services, saved: SavedPlan, found: OpenSession) -> tuple[Sa
     """Returns ``saved`` as a run of the session, and the cap that this sets. Raises BudgetError if nothing of the
     session is left."""
     minutes = found.saved.idle_minutes
-    left = sessions.left_for_a_run(found.saved, found.machine, services.clock.now())
+    fetched = _fetched_usd(services, found)
+    left = sessions.left_for_a_run(found.saved, found.machine, services.clock.now()) - fetched
     if left <= 0:
         raise BudgetError(
             f"the budget of session {found.saved.session_id} is spent",
+            cause=f"fetching the results of its runs cost {dollars(fetched)} of it" if fetched else None,
             hint=f"{found.how_to_stop}; then start a new session",
         )
     plan = replace(saved.plan, idle_stop_s=minutes * 60)
     facts = {"plan": plan, "session": found.saved.session_id, "session_abroad": found.abroad is not None}
     kept = saved.model_copy(update=facts)
     return kept, Cap(name=f"the rest of session {found.saved.session_id}", usd=left)
+
+
+def _fetched_usd(services: Services, found: OpenSession) -> float:
+    """Dollars for fetching the results of the session's runs, of any workspace: the cloud bills them beside the
+    machine."""
+    booked = [usage for _, usage in services.spending.state().runs().values()]
+    return sum(
+        usage.cost.egress_usd
+        for usage in booked
+        if usage.machine is not None and found.machine is not None
+        and usage.machine.instance_id == found.machine.instance_id
+        and (epoch(usage.created) or 0.0) >= found.saved.created
+    )  # fmt: skip
 
 
 def visit(services: Services, session_id: str, run_id: str) -> None:

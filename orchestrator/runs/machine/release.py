@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import DiskError, FcctlError, HostError, LinkLost
+from orchestrator.base.journal import newest
 from orchestrator.leases.machine_lease import MachineLease
 from orchestrator.machines.cloud import Machine, Power
 from orchestrator.machines.provision import release as releasing
@@ -49,6 +51,10 @@ class Releaser:
             self._log("released", how="untouched")
             return
         if self._lease.acquired().get("joins") or self._did_nothing_there():
+            armed = newest(self._lease.entries(), "acquire", "armed")
+            if armed.get("token") and self._goes_back():
+                return
+            self._give_timer_back(armed.get("before"), minutes)
             self._log("released", how="used", by="its earlier owner")
             return
         user = self._user_of_it()
@@ -177,6 +183,17 @@ class Releaser:
             hold for release in self._services.store.pending_releases().values() for hold in release.get("holds") or ()
         ]
         return not any(hold.get("instance_id") == acquired["instance_id"] for hold in pending)
+
+    def _give_timer_back(self, before: float | None, minutes: float) -> None:
+        """Moves the timer back that this run moved later: to its earlier deadline, ``before``, or ``minutes`` from now
+        if that is later. Else the machine would be on unused for as long as this run could have taken. Not if another
+        run may need it."""
+        if before is None or self._user_of_it() is not None or self._known_there is None:
+            return
+        host = self._lease.host
+        with suppress(FcctlError):
+            seconds = max(minutes * 60, before - host.host_now())
+            keep_on(host, seconds, self._lease.token, "a run did not begin", longer=False)
 
     def _user_of_it(self) -> str | None:
         """Another run that is on the machine, or about to be."""

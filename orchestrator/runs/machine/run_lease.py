@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fcctl_remote import wire
 from orchestrator.base.errors import BudgetError, FcctlError, HostFault, HostUnusable, LinkLost, MachineStopped
+from orchestrator.base.journal import newest
 from orchestrator.leases.machine_lease import MachineLease, facts
 from orchestrator.machines.cloud import Power
 from orchestrator.machines.connect.reconnect import ReconnectingHost
 from orchestrator.machines.provision.actions import MachineRequest, PlannedPrice, Purpose
 from orchestrator.machines.provision.ready import STOP_LIMIT_S, Log, StoppedDuringStart, make_ready
-from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_idle, arm_within
+from orchestrator.machines.shutdown_timer import Armed, TimerLimits, arm_idle, arm_within, move_later
 from orchestrator.machines.targets import CloudTarget, SandboxTarget
 from orchestrator.money.caps import LEAST_S, began_to_cost, reserve_s, stop_by, worst_case_minutes
 from orchestrator.results.records import RunRecord
@@ -136,6 +138,14 @@ class RunLease(MachineLease):
         limits = TimerLimits(acquired.get("deadline"), self.token, fresh=bool(acquired.get("turned_on")))
         worst_s = worst_case_minutes(plan.steps, plan.max_minutes) * 60
         return arm_within(self.host, limits, plan.run_id, worst_s, self.services.observer)
+
+    def arm_again(self) -> None:
+        """Sets the timer again on a machine that was on: until the host had this run, it took the machine for idle at
+        the end of another one, and moved the timer earlier."""
+        until = newest(self.entries(), "acquire", "armed").get("deadline")
+        if until is not None and not self.acquired().get("turned_on"):
+            with suppress(FcctlError):  # what keeps us from there is found out where the run is followed
+                move_later(self.host, until, self.token, f"run {self.run_id} has begun")
 
     def within_budget(self, plan: wire.RunPlan) -> wire.RunPlan:
         """``plan`` with the time at which the host program has to end the run for its budget to hold, if it has one."""

@@ -139,16 +139,17 @@ class LeaseKeeper:
 def stop_soon(layout: Layout, run_id: str, seconds: float) -> bool:
     """Move the shutdown timer to ``seconds`` from now, unless another run is at work; whether it was moved.
 
-    A controller that follows the run has a moment to set the timer itself. An earlier timer stays; where none is armed
-    none is made: that machine is not fcctl's to power off.
+    A controller that follows the run, or is about to send another one, has a moment to set the timer itself: what it
+    sets stays. So does an earlier timer; where none is armed none is made: that machine is not fcctl's to power off.
     """
-    time.sleep(IDLE_PATIENCE_S)
-    if any(_is_live(layout, other) for other in layout.run_ids() if other != run_id):
-        return False
     keeper = LeaseKeeper(layout)
     try:
+        before = keeper.handle(wire.LeaseRequest("show"))
+        time.sleep(IDLE_PATIENCE_S)
+        if any(_is_live(layout, other) for other in layout.run_ids() if other != run_id):
+            return False
         present = keeper.handle(wire.LeaseRequest("show"))
-        if not present.armed or present.dry:
+        if present != before or not present.armed or present.dry:
             return False
         reason = "run %s has ended, and no other run uses the machine" % run_id
         keeper.handle(wire.LeaseRequest("arm", deadline=time.time() + seconds, dry=False, reason=reason))

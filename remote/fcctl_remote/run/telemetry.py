@@ -54,6 +54,11 @@ def telemetry(layout: Layout, run_id: str) -> int:
             mirror.say(describe(sample))
     finally:
         source.close()
+    plan, ended = runs.load_plan(run), runs.summary(run)
+    if plan is not None and plan.idle_stop_s is not None and ended is not None and ended.status == "lost":
+        from fcctl_remote.run.shutdown_timer import stop_soon
+
+        stop_soon(layout, run_id, plan.idle_stop_s)  # as its supervisor does that lives until the end
     return 0
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.base.clock import SystemClock
+from orchestrator.base.errors import BudgetError
 from orchestrator.base.journal import JournalEntry
 from orchestrator.leases import session_rules as sessions
 from orchestrator.leases.session_files import SessionFiles
 from orchestrator.leases.session_rules import SavedSession, SessionRecord
 from orchestrator.machines.targets import GcpTarget
 from orchestrator.money.ledger import Line
+from orchestrator.results.records import MachineRecord
+from orchestrator.runs.cost.owners import settle_run
+from orchestrator.runs.machine.pending_releases import session_on, within
+from tests.support.money_world import L4, ON_L4, STARTED, World
 
 TARGET = GcpTarget(name="l4", project="test-project", instance="vm", zones=["us-west1-c"], max_run_minutes=24 * 60)
 ID = "20261121t081530z-session-l4-3fa9c1"
@@ -45,6 +51,34 @@ def test_a_run_is_never_offered_more_than_is_left(usd: float, rate: float, later
     assert 0 <= left <= stands.left <= usd
     if left > 0:
         assert stands.spent + left <= usd + 1e-9
+
+
+def test_the_results_of_its_runs_are_paid_from_its_budget(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    saved = planned(1.0, 0.72).model_copy(update={"created": STARTED, "target": L4})
+    held = world.sessions.begin(ID, saved.to_json())
+    held.journal.append("acquired", project="my-project", name="vm", **ON_L4)
+    held.journal.append("opened", until=STARTED + 7200)
+    on = MachineRecord(
+        project="my-project", zone="us-west1-c", name="vm", instance_id="7", began="2026-11-21T08:15:30Z"
+    )
+
+    def left_after(*egress_usd: float) -> float:
+        for usd in egress_usd:
+            run = world.begun(0.72, L4, session=ID)
+            record = world.record(run, 0.1, machine=on)
+            record = record.model_copy(update={"cost": record.cost.model_copy(update={"egress_usd": usd})})
+            settle_run(world.services, record, run.saved, [])
+            run.active.complete(record)
+        found = session_on(world.services, L4)
+        assert found is not None
+        return within(world.services, world.begun(0.72, L4, session=ID).saved, found)[1].usd
+
+    before = left_after()
+    assert left_after(0.6) == pytest.approx(before - 0.6)
+    with pytest.raises(BudgetError, match="is spent") as refused:
+        left_after(0.6)
+    assert refused.value.cause == "fetching the results of its runs cost $1.20 of it"
 
 
 def test_nobody_sees_a_session_before_it_is_locked(tmp_path: Path) -> None:

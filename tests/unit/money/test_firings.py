@@ -130,6 +130,17 @@ def test_what_would_break_the_cap_is_refused_and_what_fits_exactly_is_not(book: 
     assert start(book, NOON + 4 * HOUR, usd=0.5) is None
 
 
+def test_what_fetching_its_results_cost_counts_too(book: SpendingBook) -> None:
+    start(book, usd=2.0)
+    record = usage("run", 0.1, name_of(book))
+    cost = record.cost.model_copy(update={"egress_usd": 1.2})  # 10 GiB
+    with book.changing() as change:
+        change.add("run", record.model_copy(update={"cost": cost}))
+    end(book, "nightly", NOON, 0.1)
+    assert spent(book) == pytest.approx(1.3)
+    assert start(book, NOON + HOUR, usd=2.0) is not None
+
+
 def test_without_a_cap_it_is_counted_all_the_same(book: SpendingBook) -> None:
     assert start(book, usd=100.0, cap=None) is None
     assert spent(book) == 100.0

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fcctl_remote.base.files import DiskReserve, to_json
 from fcctl_remote.base.layout import Layout
 from fcctl_remote.run import shutdown_timer as lease_module
+from fcctl_remote.run import state as runs
+from fcctl_remote.run import telemetry as telemetry_module
 from fcctl_remote.run.shutdown_timer import LeaseKeeper
-from fcctl_remote.wire import LeaseRequest, Refusal
+from fcctl_remote.run.state import EventLog
+from fcctl_remote.wire import LeaseRequest, Refusal, RunPlan, encode
 from tests.support.scripts import script
 
 
@@ -158,6 +163,34 @@ def test_the_end_of_the_last_run_moves_the_timer_only_earlier_and_makes_none(
     assert moved < now
     assert not lease_module.stop_soon(layout, "x", 9e9)
     assert _ask(layout, "show").deadline == moved
+
+
+def test_what_a_controller_has_set_at_the_end_of_the_run_stays(
+    layout: Layout, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an hour more, or until the end of hosts up: the machine went off a quarter of an hour after each run."""
+    _ask(layout, "arm", 5 * 3600, dry=False, token="ours")
+    moment = SimpleNamespace(time=time.time, sleep=lambda _: _ask(layout, "renew", 3600, token="ours"))
+    monkeypatch.setattr(lease_module, "time", moment)
+    assert not lease_module.stop_soon(layout, "x", 900)
+    assert 3000 < _ask(layout, "show").deadline - time.time() < 3601
+
+
+def test_a_run_whose_supervisor_was_killed_keeps_the_machine_on_no_longer_than_another(
+    layout: Layout, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the kernel, for want of memory, while nobody followed it: the timer was as late as all its steps may be."""
+    monkeypatch.setattr(lease_module, "IDLE_PATIENCE_S", 0.0)
+    monkeypatch.setattr(telemetry_module.signal, "signal", lambda *_: None)
+    run_id = "20261121t081530z-j-vm-3fa9c1"
+    plan, run = RunPlan(run_id, "j", "vm", "w", "0" * 64, [], idle_stop_s=900.0), layout.run(run_id)
+    Path(run.folder).mkdir(parents=True)
+    Path(run.plan).write_bytes(to_json(encode(plan)))
+    EventLog(run.events, DiskReserve(run.reserve)).append("run_started", {})
+    before = _ask(layout, "arm", 5 * 3600, dry=False).deadline
+    telemetry_module.telemetry(layout, run_id)
+    assert runs.is_finished(run)
+    assert before - _ask(layout, "show").deadline > 4 * 3600
 
 
 def test_a_start_makes_older_timers_void(layout: Layout, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from fcctl_remote import wire
 from orchestrator.base.errors import HostFault, HostUnreachable, HostUnusable, LinkLost
+from orchestrator.hosts import hosts
 from orchestrator.machines.cloud import Machine
 from orchestrator.machines.provision.release import InUse
 from orchestrator.machines.shutdown_timer import TimerLimits, arm_within
+from orchestrator.runs.actions import RunActions
 from orchestrator.runs.machine.release import Releaser
+from orchestrator.runs.machine.run_lease import RunLease
+from tests.support.money_world import L4
+from tests.support.spending import reservation
 
 OWN, OTHER = "20261121t081530z-j-vm-3fa9c1", "20261121t081531z-j-vm-3fa9c2"
 WORST_S = 60.0
@@ -117,6 +123,96 @@ def test_who_did_nothing_on_somebody_elses_machine_leaves_it_on(
 ) -> None:
     lease.pending = {OTHER: {"holds": [{"zone": "us-west1-c", "instance_id": pending_on}] if pending_on else []}}
     assert lease.releaser._did_nothing_there() == left_on
+
+
+class Timer(Host):
+    """A machine that others started, with a timer."""
+
+    def __init__(self, ends_in_s: float, *runs: wire.RunSummary) -> None:
+        super().__init__(None)
+        self.lease_now, self.runs = wire.Lease(True, False, NOW + ends_in_s), list(runs)
+
+    def session(self) -> Any:
+        return SimpleNamespace(status=lambda _: self.runs)
+
+    def lease(self, request: wire.LeaseRequest) -> wire.Lease:
+        if request.op in ("arm", "renew"):
+            self.lease_now = replace(self.lease_now, deadline=request.deadline)
+        return self.lease_now
+
+
+@pytest.mark.parametrize(
+    ("before_s", "status", "later", "label", "ends_in_s"),
+    [
+        (300, "passed", [], OWN, 900),
+        (930, "passed", [], OWN, 930),  # maybe of a run that is not there yet
+        (300, "running", [], OWN, 960),
+        (300, "passed", ["acquire"], OWN, 960),  # another start has another timer
+        (300, "passed", [], "up-1", 7200),  # which hosts up ends by the cloud's deadline
+    ],
+)
+def test_who_did_nothing_there_moves_the_timer_back_that_it_has_moved(
+    before_s: float, status: str, later: list[str], label: str, ends_in_s: float
+) -> None:
+    """Ctrl-C while it sends the source, for instance: a kept machine stayed on for as long as the run could take."""
+    lease: Any = Lease(turned_on=False, label=label)
+    lease.host = Timer(before_s, wire.RunSummary(OTHER, "j", status, NOW))
+    made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
+    assert made.deadline == NOW + 960
+    entries = [SimpleNamespace(kind="armed", data=vars(made)), *(SimpleNamespace(kind=one, data={}) for one in later)]
+    lease.entries, lease.token, lease.log = lambda: entries, "ours", Mock()
+    releaser, machine = lease.releaser, replace(lease.machine, deadline=NOW + 7200)
+    services = releaser._services
+    services.left_on, services.observer, services.clock = Mock(), Mock(), SimpleNamespace(now=lambda: NOW)
+    services.clouds = SimpleNamespace(open=lambda _: SimpleNamespace(machine=lambda *_: machine))
+    releaser._session_there = lambda: None
+    releaser._target.release, releaser._target.keep_minutes, releaser._saved.plan.idle = "keep", 15.0, None
+    releaser.release(ran=False)
+    by = "its earlier owner" if label == OWN else "fcctl hosts up"
+    assert lease.log.call_args.kwargs == {"how": "used", "by": by}
+    assert lease.host.lease_now.deadline == NOW + ends_in_s
+
+
+@pytest.mark.parametrize(("moved_to_s", "ends_in_s"), [(400, 960), (5000, 5000)], ids=["earlier", "later"])
+def test_a_run_that_has_begun_sets_the_timer_again_that_the_end_of_another_one_moved_earlier(
+    moved_to_s: float, ends_in_s: float
+) -> None:
+    """It was sending its source just then, so that the machine counted as idle, and went off under it."""
+    lease: Any = Lease(turned_on=False)
+    lease.host = Timer(300)
+    made = arm_within(lease.host, TimerLimits(NOW + 9000, "ours"), OWN, WORST_S, Mock())
+    lease.entries, lease.token = lambda: [SimpleNamespace(kind="armed", data=vars(made))], "ours"
+    lease.arm_again, lease.run_id = lambda: RunLease.arm_again(lease), OWN
+
+    def submit(_action: object) -> Any:
+        lease.host.lease_now = replace(lease.host.lease_now, deadline=NOW + moved_to_s)
+        return SimpleNamespace(state="started")
+
+    plan = wire.RunPlan(OWN, "j", "vm", "w", "0" * 64, [wire.StepSpec("a", "x")])
+    run: Any = SimpleNamespace(
+        stepped=list, active=Mock(), services=Mock(), saved=SimpleNamespace(plan=plan), log=Mock(), machine=lease,
+        _within_budget=lambda plan: plan, link=SimpleNamespace(call=submit),
+    )  # fmt: skip
+    RunActions._submit(run)
+    assert lease.host.lease_now.deadline == NOW + ends_in_s
+
+
+@pytest.mark.parametrize(("before_s", "ends_in_s"), [(600, 3600), (7200, 7200)], ids=["kept", "runs longer"])
+def test_a_machine_that_is_kept_for_the_next_run_is_on_for_as_long_as_hosts_up_says(
+    before_s: float, ends_in_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went off at the end of the few minutes that it was kept for."""
+    host = Timer(before_s)
+    lease = SimpleNamespace(start=lambda _: (SimpleNamespace(started=False, machine=None), None), token="ours")
+    monkeypatch.setattr(hosts, "ReconnectingHost", lambda *_: nullcontext(host))
+    monkeypatch.setattr(hosts, "MachineLease", lambda *_: lease)
+    monkeypatch.setattr(hosts, "reservation", lambda *_: reservation("up-1", owner="up"))
+    for name in ("reserve", "_label_owner", "_left_on"):
+        monkeypatch.setattr(hosts, name, Mock())
+    services = MagicMock()
+    services.clock.now.return_value = NOW
+    hosts.up(services, L4, hosts.UpPlan("l4", 60, 0.72, 0.74, 0.0), workspace="w")
+    assert host.lease_now.deadline == NOW + ends_in_s
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_a_computer_that_slept_after_the_decision_starts_nothing_hours_late(
     ("answer", "end"),
     [
         (
-            {"run_id": "r", "status": "passed", "exit_code": 0, "cost": {"usd": 1.5}},
+            {"run_id": "r", "status": "passed", "exit_code": 0, "cost": {"usd": 1.25, "egress_usd": 0.25}},
             {"run_id": "r", "status": "passed", "exit_code": 0, "usd": 1.5},
         ),
         ({"status": "failed", "exit_code": 100, "cost": "odd"}, {"status": "failed", "exit_code": 100}),
