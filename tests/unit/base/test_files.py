@@ -415,6 +415,10 @@ def test_an_owner_waits_for_whoever_only_asks_however_long_that_takes(
     assert OwnerLock.within(path, 0.0) is None
     assert len(waits) == 3, "an owner is no asker"
     lock.release()
+    lock = OwnerLock.within(path, 0.0, started=5.0)
+    assert lock is not None
+    assert read_object(path)["started"] == 5.0
+    lock.release()
 
 
 def test_whoever_asks_and_never_ends_keeps_no_owner_waiting_for_ever(

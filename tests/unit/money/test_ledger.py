@@ -141,6 +141,8 @@ def test_a_run_on_two_machines_is_billed_to_each(first_s: float) -> None:
     assert [(line.activity, line.seconds, line.machine) for line in lines if line.run_id] == [
         ("bench", first_s, "vm (7)"), ("bench", 200, "vm (1)"),
     ]  # fmt: skip
+    unseen = [line.usd for line in books.ledger([record], [])]
+    assert unseen == [pytest.approx(s / 3600 * RATE) for s in (first_s, 200)]
 
 
 def test_an_address_costs_while_its_machine_is_on() -> None:
@@ -156,6 +158,8 @@ def test_an_address_costs_while_its_machine_is_on() -> None:
 def test_fetching_results_is_billed_to_their_run() -> None:
     record = run(START, {"bench": 3600})
     record = record.model_copy(update={"cost": record.cost.model_copy(update={"egress_usd": 0.03})})
+    queued = record.model_copy(update={"created": iso(START - 86400)})
+    assert [line.start for line in books.ledger([queued], []) if line.what] == [START], "of the day on which it ran"
     lines = books.ledger([record], [sighting(stopped=START + 3600)])
     assert [(line.activity, line.run_id, line.usd) for line in lines if line.what] == [("egress", record.run_id, 0.03)]
     assert spent(lines, START + 3600, UTC).project == pytest.approx(RATE + 0.03)

@@ -18,6 +18,7 @@ from orchestrator.results.compare.verdicts import (
     Comparison,
     FailOn,
     Options,
+    _moved,
     _verdict,
     compare,
     failures,
@@ -437,6 +438,9 @@ def test_calls_from_a_program_drift_more() -> None:
 def test_in_turns_a_control_within_its_own_interval_has_not_moved() -> None:
     turns = launches(10.0, (0, 2, 4, 6), 20.0), launches(10.1, (1, 3, 5, 7), 20.001)
     assert compare(*turns).benchmarks[0].notes == ()
+    for effect, moved in ((effect_of(1.05, low=0.9), 0.0), (effect_of(1.05, low=1.01), math.log(1.05) / 0.6745)):
+        control = Compared("sdpa", "", "hot", "us", "inconclusive", effect=effect)
+        assert _moved([control], "hot", interleaved=True) == pytest.approx(moved)
 
 
 def test_sides_that_were_measured_in_turns_need_no_allowance_for_drift() -> None:
