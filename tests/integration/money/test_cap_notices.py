@@ -94,7 +94,7 @@ def test_the_highest_part_of_each_cap_and_a_new_cap_anew(tmp_path: Path, private
     assert told(hook) == []
     config = workspace.root / "fcctl.toml"
     text = config.read_text()
-    config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {usd / 0.9}"))
+    config.write_text(text.replace("per_day_usd = 40", f"per_day_usd = {usd / 0.995}"))
     workspace.fcctl("cost", "budget")
     assert told(hook) == [("day", 80)], "not 50 % too"
     text = text.replace("= 1000", f"= {usd / 0.6}")
