@@ -102,6 +102,8 @@ ONCE_FOUND = [
     ),
     # The younger of two machines stayed on, because the cloud had said that its creation failed.
     Schedule(0, (Fault(5, "abroad"), Fault(11, "sleep", 0.5), Fault(28, "misreported")), ("run",), exists=False),
+    # Ctrl-C while a machine was created: it was deleted before it ran, and a minute of it was billed.
+    Schedule(940026, (Fault(19, "interrupt"),), ("run",), release="delete", builder=True),
     # Ctrl-C while the cloud had not begun a start yet: the machine was off, was called not started, and went on.
     Schedule(1, (Fault(1, "pending", 90.0), Fault(22, "interrupt")), ("run", "ps")),
     # The same while a creation was pending: there was no machine, and minutes later it ran.

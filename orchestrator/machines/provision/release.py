@@ -318,6 +318,9 @@ class _Release:
         with suppress(FcctlError):
             self._parts.book.forget(machine.project, machine.name)
         if machine.power is Power.STARTING:
+            history = self._history(machine.zone)
+            if history and not times_on(history, machine.id):
+                return Released("off", machine.zone, "it was deleted before it ran")
             machine = replace(machine, started=None)  # the time of an earlier start
         return _released("deleted", machine, self._off_since(machine, operation))
 
